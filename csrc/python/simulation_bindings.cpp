@@ -1,0 +1,99 @@
+// _core.ReplayTrace, _core.replay: histories through the models of the allocators.
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "python/bindings.h"
+#include "runtime/simulated_replay.h"
+#include "runtime/simulated_trace.h"
+
+namespace py = pybind11;
+
+namespace stalloc {
+namespace {
+
+template <typename T>
+using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+Column<T> to_column(const std::vector<T>& values) {
+  return Column<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+ReplayTrace trace_of(const Column<std::uint8_t>& action, const Column<std::uint64_t>& address,
+                     const Column<std::int64_t>& size, const Column<std::uint64_t>& stream,
+                     const Column<std::int64_t>& step_begin) {
+  const auto count = static_cast<std::size_t>(action.size());
+  for (const py::ssize_t length : {address.size(), size.size(), stream.size()}) {
+    if (static_cast<std::size_t>(length) == count) continue;
+    throw Error("replay refused the trace: len(column)=" + std::to_string(length) + ", action has " +
+                std::to_string(count) + ". Give one entry an event.");
+  }
+  std::vector<std::int64_t> steps(step_begin.data(), step_begin.data() + step_begin.size());
+  const py::gil_scoped_release release;
+  return make_replay_trace(action.data(), address.data(), size.data(), stream.data(), count, std::move(steps));
+}
+
+CachingOptions options_of(const py::dict& given) {
+  CachingOptions options;
+  if (given.contains("max_split_size")) options.max_split_size = py::cast<Bytes>(given["max_split_size"]);
+  if (given.contains("garbage_collection_threshold")) {
+    options.garbage_collection_threshold = py::cast<double>(given["garbage_collection_threshold"]);
+  }
+  if (given.contains("roundup_power2_divisions")) {
+    options.roundup_power2_divisions = py::cast<std::array<std::uint32_t, 16>>(given["roundup_power2_divisions"]);
+  }
+  return options;
+}
+
+py::dict to_dict(const ReplayResult& result) {
+  py::dict out;
+  out["step_allocated"] = to_column(result.steps.allocated);
+  out["step_reserved"] = to_column(result.steps.reserved);
+  out["span_allocated_peak"] = to_column(result.steps.allocated_peak);
+  out["span_reserved_peak"] = to_column(result.steps.reserved_peak);
+  out["span_rounded_peak"] = to_column(result.steps.rounded_peak);
+  out["allocated_peak_bytes"] = result.allocated_peak;
+  out["reserved_peak_bytes"] = result.reserved_peak;
+  out["rounded_peak_bytes"] = result.rounded_peak;
+  out["flushes"] = result.flushes;
+  out["segments_taken"] = result.segments_taken;
+  out["died_at_event"] = result.died_at_event;
+  return out;
+}
+
+// The caller's options carry "limit_bytes" (0: none) beside those of CachingOptions.
+py::dict replay(const ReplayTrace& trace, const std::string& policy, const py::dict& given) {
+  const CachingOptions options = options_of(given);
+  const Bytes limit = given.contains("limit_bytes") ? py::cast<Bytes>(given["limit_bytes"]) : 0;
+  if (policy != "native" && policy != "expandable") {
+    throw Error("replay refused the policy: policy=" + policy + ", must be native or expandable. Correct it.");
+  }
+  ReplayResult result;
+  {
+    const py::gil_scoped_release release;
+    result = policy == "native" ? replay_native(trace, limit, options) : replay_expandable(trace, limit, options);
+  }
+  return to_dict(result);
+}
+
+}  // namespace
+
+void bind_simulation(py::module_& m) {
+  py::class_<ReplayTrace>(m, "ReplayTrace")
+      .def(py::init(&trace_of), py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"),
+           py::arg("step_begin"))
+      .def_property_readonly("num_events", &ReplayTrace::num_events)
+      .def_property_readonly("num_blocks", [](const ReplayTrace& trace) { return trace.blocks.size(); })
+      .def_readonly("unknown_frees", &ReplayTrace::unknown_frees)
+      .def_readonly("double_births", &ReplayTrace::double_births);
+  m.def("replay", &replay, py::arg("trace"), py::arg("policy"), py::arg("options"));
+}
+
+}  // namespace stalloc

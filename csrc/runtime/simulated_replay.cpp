@@ -1,0 +1,90 @@
+#include "runtime/simulated_replay.h"
+
+#include <algorithm>
+
+#include "runtime/simulated_device.h"
+#include "runtime/simulated_expandable.h"
+#include "runtime/simulated_native.h"
+
+namespace stalloc {
+namespace {
+
+Bytes rounded_request(Bytes size) noexcept { return std::max(kAlignment, round_up(size, kAlignment)); }
+
+template <typename Model>
+class Replay {
+ public:
+  Replay(const ReplayTrace& trace, Bytes limit_bytes, const CachingOptions& options)
+      : trace_(trace), device_(limit_bytes), model_(device_, options), placed_(trace.blocks.size()), meter_(trace) {}
+
+  ReplayResult run() {
+    std::int64_t died = -1;
+    for (std::int64_t i = 0; i < trace_.num_events() && died < 0; ++i) {
+      if (meter_.at_mark(i)) meter_.close_span(model_.stats().allocated, model_.stats().reserved);
+      if (!step(trace_.events[static_cast<std::size_t>(i)])) died = i;
+      meter_.observe(model_.stats().allocated, model_.stats().reserved);
+    }
+    if (meter_.at_mark(trace_.num_events())) meter_.close_span(model_.stats().allocated, model_.stats().reserved);
+    meter_.close_last_span();
+    ReplayResult result = meter_.result();
+    result.died_at_event = died;
+    result.flushes = model_.stats().flushes;
+    result.segments_taken = model_.stats().segments_taken;
+    return result;
+  }
+
+ private:
+  bool step(const ReplayEvent& event) {
+    if (event.begins_flush) model_.empty_cache();
+    if (event.block == ReplayEvent::kNoBlock) return true;
+    const ReplayBlock& block = trace_.blocks[static_cast<std::size_t>(event.block)];
+    SimulatedBlock*& placed = placed_[static_cast<std::size_t>(event.block)];
+    switch (event.action) {
+      case TraceAction::kAlloc:
+        placed = model_.allocate(block.size, block.stream);
+        meter_.add_rounded(rounded_request(block.size));
+        return placed != nullptr;
+      case TraceAction::kFreeRequested:
+        model_.request_free(placed);
+        meter_.add_rounded(-rounded_request(block.size));
+        return true;
+      case TraceAction::kFreeCompleted:
+        if (block.freed == kNever) {  // the request fell into a hole of the history
+          model_.request_free(placed);
+          meter_.add_rounded(-rounded_request(block.size));
+        }
+        model_.complete_free(placed);
+        return true;
+      default:
+        return true;
+    }
+  }
+
+  const ReplayTrace& trace_;
+  SimulatedDevice device_;
+  Model model_;
+  std::vector<SimulatedBlock*> placed_;  // by the ordinal of the allocation
+  StepMeter meter_;
+};
+
+}  // namespace
+
+ReplayResult StepMeter::result() const {
+  ReplayResult result;
+  result.steps = figures_;
+  const auto largest = [](const std::vector<Bytes>& peaks) { return *std::max_element(peaks.begin(), peaks.end()); };
+  result.allocated_peak = largest(figures_.allocated_peak);
+  result.reserved_peak = largest(figures_.reserved_peak);
+  result.rounded_peak = largest(figures_.rounded_peak);
+  return result;
+}
+
+ReplayResult replay_native(const ReplayTrace& trace, Bytes limit_bytes, const CachingOptions& options) {
+  return Replay<SimulatedNative>(trace, limit_bytes, options).run();
+}
+
+ReplayResult replay_expandable(const ReplayTrace& trace, Bytes limit_bytes, const CachingOptions& options) {
+  return Replay<SimulatedExpandable>(trace, limit_bytes, options).run();
+}
+
+}  // namespace stalloc

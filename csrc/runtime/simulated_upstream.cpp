@@ -1,0 +1,49 @@
+#include "runtime/simulated_upstream.h"
+
+namespace stalloc {
+
+void* SimulatedUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  SimulatedBlock* block = native_.allocate(size, stream);
+  if (block == nullptr) return nullptr;
+  // An address and nothing more: what is behind it is never read.
+  void* extent = reinterpret_cast<void*>(block->address);
+  extents_[extent] = block;
+  extent_bytes_ += block->size;
+  return extent;
+}
+
+void SimulatedUpstream::deallocate(void* extent) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = extents_.find(extent);
+  if (it == extents_.end()) return;
+  SimulatedBlock* block = it->second;
+  extents_.erase(it);
+  std::string found = streams_.forget(block->address, block->size);
+  if (offence_.empty()) offence_ = std::move(found);
+  extent_bytes_ -= block->size;
+  native_.request_free(block);
+  native_.complete_free(block);
+}
+
+Fence SimulatedUpstream::record_fence(StreamHandle stream) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return streams_.record_fence(stream);
+}
+
+bool SimulatedUpstream::fence_done(Fence fence) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return streams_.fence_done(fence);
+}
+
+void SimulatedUpstream::wait_fence(Fence fence) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  streams_.wait_on_host(fence);
+}
+
+void SimulatedUpstream::release_fence(Fence fence) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  streams_.release_fence(fence);
+}
+
+}  // namespace stalloc

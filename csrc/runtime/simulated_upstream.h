@@ -1,0 +1,45 @@
+// The upstream of a replay: extents come from the model of the native allocator, fences from the model of the
+// streams. Thread-safe, so that it serves the engine's concurrent tests too.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "runtime/simulated_native.h"
+#include "runtime/simulated_streams.h"
+#include "runtime/upstream.h"
+
+namespace stalloc {
+
+class SimulatedUpstream final : public Upstream {
+ public:
+  explicit SimulatedUpstream(Bytes limit_bytes = 0, const CachingOptions& options = {}, bool handover_audited = false)
+      : device_(limit_bytes), native_(device_, options), streams_(handover_audited) {}
+
+  void* allocate(Bytes size, StreamHandle stream) noexcept override;
+  void deallocate(void* extent) noexcept override;
+  bool fences_allowed() const noexcept override { return true; }
+  Fence record_fence(StreamHandle stream) noexcept override;
+  bool fence_done(Fence fence) noexcept override;
+  void wait_fence(Fence fence) noexcept override;
+  void release_fence(Fence fence) noexcept override;
+
+  // For the one thread that replays; not while another uses the engine.
+  SimulatedDevice& device() noexcept { return device_; }
+  SimulatedNative& native() noexcept { return native_; }
+  SimulatedStreams& streams() noexcept { return streams_; }
+  Bytes extent_bytes() const noexcept { return extent_bytes_; }  // as the native allocator counts them
+  const std::string& offence() const noexcept { return offence_; }  // an extent given back while in use
+
+ private:
+  mutable std::mutex mutex_;  // guards all below
+  SimulatedDevice device_;
+  SimulatedNative native_;
+  SimulatedStreams streams_;
+  std::unordered_map<void*, SimulatedBlock*> extents_;
+  Bytes extent_bytes_ = 0;
+  std::string offence_;
+};
+
+}  // namespace stalloc
