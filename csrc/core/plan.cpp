@@ -1,0 +1,102 @@
+#include "core/plan.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/validator.h"
+
+namespace stalloc {
+namespace {
+
+constexpr RoleIndex kMaxRoles = 256;
+constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
+constexpr Bytes kMaxArenaBytes = Bytes{1} << 44;
+constexpr Tick kMaxTick = Tick{1} << 40;
+
+[[noreturn]] void refuse(const std::string& name, std::int64_t value, const std::string& rule) {
+  throw Error("Plan refused: " + name + "=" + std::to_string(value) + ", " + rule +
+              ". Delete the plan, it will be made anew.");
+}
+
+void check_header(const Plan& plan) {
+  if (plan.num_roles < 1 || plan.num_roles > kMaxRoles) refuse("num_roles", plan.num_roles, "must lie in [1, 256]");
+  if (plan.num_prologue < 0 || plan.num_prologue > 4096) refuse("num_prologue", plan.num_prologue, "must lie in [0, 4096]");
+  if (plan.num_period < 1 || plan.num_period > 64) refuse("num_period", plan.num_period, "must lie in [1, 64]");
+  if (plan.slots.size() > kMaxSlots) refuse("num_slots", static_cast<std::int64_t>(plan.slots.size()), "must be at most 2^24");
+  const auto num_roles = static_cast<std::size_t>(plan.num_roles);
+  if (plan.arena_bytes.size() != num_roles || plan.lower_bound_bytes.size() != num_roles)
+    refuse("arena_bytes.size", static_cast<std::int64_t>(plan.arena_bytes.size()), "must be one a role");
+  for (const Bytes bytes : plan.arena_bytes)
+    if (bytes < 0 || bytes > kMaxArenaBytes || bytes % kAlignment != 0)
+      refuse("arena_bytes", bytes, "must be a multiple of 512 in [0, 16 TiB]");
+  if (plan.window_begin < 0 || plan.window_end < plan.window_begin || plan.window_end > kMaxTick)
+    refuse("window_end", plan.window_end, "must lie in [window_begin, 2^40]");
+}
+
+void check_tables(const Plan& plan) {
+  const auto cells = static_cast<std::size_t>(plan.num_tables()) * static_cast<std::size_t>(plan.num_roles);
+  if (plan.table_begin.size() != cells + 1)
+    refuse("table_begin.size", static_cast<std::int64_t>(plan.table_begin.size()), "must be tables x roles + 1");
+  if (plan.table_begin.front() != 0 ||
+      plan.table_begin.back() != static_cast<std::int64_t>(plan.table_slots.size()) ||
+      !std::is_sorted(plan.table_begin.begin(), plan.table_begin.end()))
+    refuse("table_begin", plan.table_begin.back(), "must rise from 0 to the number of positions");
+  const auto num_roles = static_cast<std::size_t>(plan.num_roles);
+  for (std::size_t cell = 0; cell < cells; ++cell) {
+    const auto role = static_cast<RoleIndex>(cell % num_roles);
+    for (std::int64_t at = plan.table_begin[cell]; at < plan.table_begin[cell + 1]; ++at) {
+      const std::int32_t slot = plan.table_slots[static_cast<std::size_t>(at)];
+      if (slot < 0 || static_cast<std::size_t>(slot) >= plan.slots.size())
+        refuse("table_slots", slot, "must name a slot");
+      if (plan.slots[static_cast<std::size_t>(slot)].role != role)
+        refuse("table_slots", slot, "must name a slot of its table's role");
+    }
+  }
+}
+
+void check_slot(const Plan& plan, const Slot& slot) {
+  if (slot.role < 0 || slot.role >= plan.num_roles) refuse("slot.role", slot.role, "must be one of the plan's roles");
+  if (slot.size <= 0 || slot.size % kAlignment != 0 || slot.size > kMaxArenaBytes)
+    refuse("slot.size", slot.size, "must be a positive multiple of 512");
+  if (slot.kind > SlotKind::kUnplanned) refuse("slot.kind", static_cast<int>(slot.kind), "must lie in [0, 3]");
+  if (slot.kind == SlotKind::kUnplanned) return;
+  if (slot.offset < 0 || slot.offset % kAlignment != 0 ||
+      slot.offset > plan.arena_bytes[static_cast<std::size_t>(slot.role)] - slot.size)
+    refuse("slot.offset", slot.offset, "must be a multiple of 512 inside the arena of its role");
+  if (slot.birth < 0 || slot.death <= slot.birth || slot.birth >= plan.window_end)
+    refuse("slot.birth", slot.birth, "must lie before its death and before the end of the window");
+  const Tick period = plan.window_end - plan.window_begin;
+  if (slot.death > plan.window_end &&
+      (slot.birth < plan.window_begin || slot.death - slot.birth > period))
+    refuse("slot.death", slot.death, "may pass the end of the window by less than one period and only from inside it");
+}
+
+}  // namespace
+
+Bytes Plan::total_arena_bytes() const noexcept {
+  Bytes total = 0;
+  for (const Bytes bytes : arena_bytes) total += bytes;
+  return total;
+}
+
+void check_plan(const Plan& plan) {
+  check_header(plan);
+  std::vector<std::vector<PlacedBuffer>> by_role(static_cast<std::size_t>(plan.num_roles));
+  for (const Slot& slot : plan.slots) {
+    check_slot(plan, slot);
+    if (slot.kind == SlotKind::kUnplanned) continue;
+    auto& placed = by_role[static_cast<std::size_t>(slot.role)];
+    placed.push_back({slot.birth, std::min(slot.death, plan.window_end), slot.offset, slot.size});
+    if (slot.death > plan.window_end)
+      placed.push_back({plan.window_begin, plan.window_begin + (slot.death - plan.window_end), slot.offset, slot.size});
+  }
+  check_tables(plan);
+  for (std::size_t role = 0; role < by_role.size(); ++role) {
+    const std::string violation = find_violation(by_role[role], plan.arena_bytes[role]);
+    if (!violation.empty())
+      throw Error("Plan refused: role=" + std::to_string(role) + ", " + violation +
+                  ". Delete the plan, it will be made anew.");
+  }
+}
+
+}  // namespace stalloc

@@ -1,0 +1,59 @@
+// The slots of one rank and the order in which they are asked for.
+//
+// A table is the sequence of requests of one step, kept apart by role. The first `num_prologue` tables are
+// those of the first steps, each used once; the other `num_period` repeat for ever. A plan for a run that is
+// already under way has no prologue. The step in which the period is cut has a table of its own whose tail
+// names the period's slots, which is why tables name slots and do not hold them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/types.h"
+
+namespace stalloc {
+
+enum class SlotKind : std::uint8_t {
+  kTemporary = 0,   // born and freed within the prologue or within the period
+  kCyclic = 1,      // crosses the cut of the period
+  kPersistent = 2,  // born in the prologue, alive through every period
+  kUnplanned = 3,   // keeps its position in the sequence; has no place
+};
+
+// A planned place: [offset, offset + size) of its role's address space during [birth, death).
+struct Slot {
+  Bytes size = 0;            // a multiple of kAlignment
+  Bytes offset = kUnplaced;  // a multiple of kAlignment
+  Tick birth = 0;
+  Tick death = 0;  // > window_end: goes on at window_begin (cyclic)
+  RoleIndex role = 0;
+  SlotKind kind = SlotKind::kUnplanned;
+};
+
+struct Plan {
+  RoleIndex num_roles = 0;
+  std::int32_t num_prologue = 0;
+  std::int32_t num_period = 0;
+  std::vector<Slot> slots;
+  std::vector<std::int32_t> table_slots;  // slot indices, table by table, role by role
+  // (table t, role r) is table_slots[table_begin[t * num_roles + r] .. table_begin[t * num_roles + r + 1]).
+  std::vector<std::int64_t> table_begin;
+  std::vector<Bytes> arena_bytes;        // one a role
+  std::vector<Bytes> lower_bound_bytes;  // one a role
+  Tick window_begin = 0;                 // the period's span of the timeline; the prologue lies before it
+  Tick window_end = 0;
+
+  std::int32_t num_tables() const noexcept { return num_prologue + num_period; }
+  // The table of step `step`, counted from the start of the plan.
+  std::int32_t table_of(std::int64_t step) const noexcept {
+    if (step < num_prologue) return static_cast<std::int32_t>(step);
+    return num_prologue + static_cast<std::int32_t>((step - num_prologue) % num_period);
+  }
+  Bytes total_arena_bytes() const noexcept;
+};
+
+// Throws Error where the numbers contradict each other or two slots that live at once share a byte. Every
+// plan passes here before it is used, wherever it came from. O(n log n).
+void check_plan(const Plan& plan);
+
+}  // namespace stalloc

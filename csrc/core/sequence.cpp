@@ -1,0 +1,90 @@
+#include "core/sequence.h"
+
+#include <algorithm>
+
+namespace stalloc {
+
+Sequence::Sequence(std::vector<Bytes> sizes) : sizes_(std::move(sizes)) {
+  if (sizes_.size() < kGramLength) return;
+  grams_.reserve(sizes_.size());
+  for (std::size_t end = kGramLength - 1; end < sizes_.size(); ++end)
+    grams_.emplace_back(hash(&sizes_[end + 1 - kGramLength]), static_cast<std::int64_t>(end));
+  std::sort(grams_.begin(), grams_.end());
+}
+
+std::uint64_t Sequence::hash(const Bytes* gram) noexcept {
+  std::uint64_t h = 0x9e3779b97f4a7c15ULL;
+  for (std::size_t i = 0; i < kGramLength; ++i) {
+    h ^= static_cast<std::uint64_t>(gram[i]);
+    h *= 0xff51afd7ed558ccdULL;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+std::int64_t Sequence::find_gram(const std::array<Bytes, kGramLength>& gram, std::int64_t from) const noexcept {
+  const std::uint64_t h = hash(gram.data());
+  const auto found = std::lower_bound(grams_.begin(), grams_.end(), std::make_pair(h, from));
+  return found != grams_.end() && found->first == h ? found->second : -1;
+}
+
+void SequenceMatcher::begin(const Sequence* sequence) noexcept {
+  sequence_ = sequence;
+  cursor_ = 0;
+  num_skipped_ = 0;
+  recent_.fill(0);
+}
+
+std::int64_t SequenceMatcher::match(Bytes size) noexcept {
+  if (sequence_ == nullptr) return kNoPosition;
+  recent_ = {recent_[1], recent_[2], size};
+  if (cursor_ < sequence_->length() && sequence_->size_at(cursor_) == size) return cursor_++;
+  std::int64_t position = match_skipped(size);
+  if (position == kNoPosition) position = match_ahead(size);
+  if (position == kNoPosition) position = match_gram();
+  return position;
+}
+
+std::int64_t SequenceMatcher::match_skipped(Bytes size) noexcept {
+  for (std::size_t i = 0; i < num_skipped_; ++i) {
+    if (sequence_->size_at(skipped_[i]) != size) continue;
+    const std::int64_t position = skipped_[i];
+    std::copy(skipped_.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+              skipped_.begin() + static_cast<std::ptrdiff_t>(num_skipped_),
+              skipped_.begin() + static_cast<std::ptrdiff_t>(i));
+    --num_skipped_;
+    return position;
+  }
+  return kNoPosition;
+}
+
+std::int64_t SequenceMatcher::match_ahead(Bytes size) noexcept {
+  const std::int64_t end = std::min(sequence_->length(), cursor_ + kLookAhead);
+  for (std::int64_t at = cursor_ + 1; at < end; ++at) {
+    if (sequence_->size_at(at) != size) continue;
+    for (std::int64_t passed = cursor_; passed < at; ++passed) skip(passed);
+    cursor_ = at + 1;
+    return at;
+  }
+  return kNoPosition;
+}
+
+// Only forwards: positions before the cursor were given, and a second pass over their slots would find them
+// busy at best. What lies between is given up.
+std::int64_t SequenceMatcher::match_gram() noexcept {
+  const std::int64_t position = sequence_->find_gram(recent_, cursor_);
+  if (position < 0) return kNoPosition;
+  cursor_ = position + 1;
+  num_skipped_ = 0;
+  return position;
+}
+
+void SequenceMatcher::skip(std::int64_t position) noexcept {
+  if (num_skipped_ == kMaxSkipped) {
+    std::copy(skipped_.begin() + 1, skipped_.end(), skipped_.begin());
+    --num_skipped_;
+  }
+  skipped_[num_skipped_++] = position;
+}
+
+}  // namespace stalloc

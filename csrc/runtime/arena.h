@@ -1,0 +1,69 @@
+// The memory of one stream role: extents taken from the upstream, tiled by served blocks.
+// Not thread-safe: the engine's lock guards it. Takes and returns no memory itself.
+#pragma once
+
+#include <bitset>
+#include <memory>
+#include <vector>
+
+#include "core/block_map.h"
+#include "runtime/stream_roles.h"
+
+namespace stalloc {
+
+class Arena {
+ public:
+  using RoleSet = std::bitset<StreamRoles::kMaxRoles>;
+
+  // What is kept beside each block.
+  struct Note {
+    Bytes requested = 0;  // as asked for, before rounding
+    RoleSet uses;         // other streams that record_stream named
+    std::int32_t fences = 0;  // freed, and so many fences are still open
+    bool has_uses = false;
+    bool freed = false;  // no longer the program's; its bytes wait for fences
+    bool lost = false;   // used by a stream we cannot follow: never given out again
+  };
+
+  struct Extent {
+    Extent(RoleIndex role, std::uint64_t base, Bytes size, std::size_t max_blocks)
+        : role(role), base(base), map(size, max_blocks), notes(map.max_blocks()) {}
+    RoleIndex role;
+    std::uint64_t base;
+    BlockMap map;
+    std::vector<Note> notes;  // by block index
+  };
+
+  // A block in one of the extents; extent is null when there is none.
+  struct Place {
+    Extent* extent = nullptr;
+    BlockMap::BlockIndex block = BlockMap::kNoBlock;
+    explicit operator bool() const noexcept { return extent != nullptr; }
+    std::uint64_t address() const noexcept {
+      return extent->base + static_cast<std::uint64_t>(extent->map.offset_of(block));
+    }
+    Bytes size() const noexcept { return extent->map.size_of(block); }
+    Note& note() const noexcept { return extent->notes[block]; }
+  };
+
+  // Slot offsets count from the base of the plan's extent; the extent of an earlier plan serves gaps only.
+  void add_plan_extent(std::unique_ptr<Extent> extent) {
+    plan_extent_ = extent.get();
+    extents_.push_back(std::move(extent));
+  }
+  void forget_plan() noexcept { plan_extent_ = nullptr; }
+  const Extent* plan_extent() const noexcept { return plan_extent_; }
+  Place take_slot(Bytes offset, Bytes size) noexcept;
+  Place take_gap(Bytes size) noexcept;
+  Place find(std::uint64_t address) const noexcept;
+  // Extents in which nothing lives, taken out of the arena; `keep_plan` spares the plan's.
+  std::vector<std::unique_ptr<Extent>> take_empty_extents(bool keep_plan);
+  Bytes empty_extent_bytes(bool keep_plan) const noexcept;
+  const std::vector<std::unique_ptr<Extent>>& extents() const noexcept { return extents_; }
+
+ private:
+  std::vector<std::unique_ptr<Extent>> extents_;
+  Extent* plan_extent_ = nullptr;  // one of extents_, or null
+};
+
+}  // namespace stalloc

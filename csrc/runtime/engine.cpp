@@ -1,0 +1,213 @@
+// The hot path: serve, free, note. Nothing here allocates, except the queue of blocks that wait for a stream.
+#include "runtime/engine.h"
+
+#include <algorithm>
+
+#include "runtime/engine_impl.h"
+
+namespace stalloc {
+namespace {
+
+constexpr Bytes kMaxRequest = Bytes{1} << 40;
+constexpr std::size_t kPollsPerAllocation = 2;
+
+}  // namespace
+
+void* Engine::try_allocate(Bytes size, StreamHandle stream) noexcept {
+  if (!serving_.load(std::memory_order_relaxed)) return nullptr;
+  return impl_->allocate(size, stream);
+}
+
+void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
+  if (size <= 0 || size > kMaxRequest) return nullptr;
+  const Bytes rounded = round_up(size, kAlignment);
+  Lock lock(mutex);
+  if (!awaiting.empty()) poll_some(lock, kPollsPerAllocation);
+  const RoleIndex role = roles.index_of(stream);
+  Fallback reason = Fallback::kUnknownStream;
+  Arena::Place place;
+  if (script != nullptr) {
+    ++stats.requests;
+    stats.requested_bytes += size;
+    if (role >= 0 && role < script->plan->num_roles) place = serve_slot(lock, role, rounded, &reason);
+    if (place) {
+      ++stats.slot_hits;
+      stats.slot_hit_bytes += size;
+      return hand_out(place, size);
+    }
+    ++stats.fallbacks[static_cast<std::size_t>(reason)];
+  }
+  if (serve_gaps && role >= 0) place = arenas[static_cast<std::size_t>(role)].take_gap(rounded);
+  if (!place) return nullptr;
+  if (script != nullptr) {
+    ++stats.gap_hits;
+    stats.gap_hit_bytes += size;
+  }
+  return hand_out(place, size);
+}
+
+// The slot of this request, if its bytes are free; else why not.
+Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes rounded, Fallback* reason) noexcept {
+  const auto index = static_cast<std::size_t>(role);
+  if (arenas[index].plan_extent() == nullptr && plan_step >= extent_from_step[index]) take_extent(lock, role);
+  if (script == nullptr || role >= script->plan->num_roles) return {};  // changed while the lock was open
+  const std::int64_t position = matchers[index].match(rounded);
+  if (position == SequenceMatcher::kNoPosition) {
+    *reason = Fallback::kUnmatched;
+    return {};
+  }
+  const Slot& slot = script->slot(plan_step, role, position);
+  if (slot.kind == SlotKind::kUnplanned) {
+    *reason = Fallback::kUnplanned;
+    return {};
+  }
+  ++stats.planned_requests;
+  Arena& arena = arenas[index];
+  Arena::Place place = arena.take_slot(slot.offset, slot.size);
+  if (!place && !awaiting.empty() && arena.plan_extent() != nullptr) {
+    const std::int64_t step = plan_step;
+    const Bytes offset = slot.offset;
+    poll_some(lock, awaiting.size());
+    if (plan_step == step) place = arena.take_slot(offset, rounded);
+  }
+  if (place) return place;
+  if (arena.plan_extent() == nullptr) *reason = Fallback::kNoExtent;
+  else *reason = arena.plan_extent()->map.has_spare_blocks() ? Fallback::kSlotBusy : Fallback::kTableFull;
+  return {};
+}
+
+void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested) noexcept {
+  Arena::Note& note = place.note();
+  note.requested = requested;
+  stats.served_bytes += place.size();
+  stats.served_requested_bytes += requested;
+  ++stats.served_blocks;
+  stats.served_peak_bytes = std::max(stats.served_peak_bytes, stats.served_bytes);
+  engine.served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
+  void* ptr = reinterpret_cast<void*>(place.address());
+  recorder.allocation(ptr, requested, place.extent->role);
+  return ptr;
+}
+
+void Engine::deallocate(void* ptr) noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return;
+  Impl::Lock lock(impl_->mutex);
+  const Arena::Place place = impl_->find(ptr);
+  if (!place || place.address() != reinterpret_cast<std::uint64_t>(ptr) ||
+      !place.extent->map.block(place.block).used || place.note().freed) {
+    ++impl_->stats.bad_frees;
+    return;
+  }
+  impl_->recorder.free(ptr);
+  EngineStats& stats = impl_->stats;
+  stats.served_bytes -= place.size();
+  stats.served_requested_bytes -= place.note().requested;
+  --stats.served_blocks;
+  served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
+  if (place.note().has_uses || place.note().lost) {
+    impl_->await_streams(lock, place);
+  } else {
+    impl_->release(place);
+  }
+}
+
+void Engine::Impl::release(const Arena::Place& place) noexcept {
+  place.note() = Arena::Note{};
+  place.extent->map.release(place.block);
+}
+
+// The block's bytes come back when every stream that used it has passed this moment. A block that cannot be
+// queued, or that a stream without a number used, is never given out again: memory lost is better than shared.
+void Engine::Impl::await_streams(Lock& lock, const Arena::Place& place) noexcept {
+  Arena::Note& note = place.note();
+  note.freed = true;
+  stats.awaiting_bytes += place.size();
+  if (note.lost) return;
+  note.fences = static_cast<std::int32_t>(note.uses.count());
+  const Arena::RoleSet uses = note.uses;
+  for (std::size_t role = 0; role < uses.size(); ++role) {
+    if (!uses.test(role)) continue;
+    const StreamHandle stream = roles.handle_of(static_cast<RoleIndex>(role));
+    lock.unlock();
+    const Fence fence = upstream.fences_allowed() ? upstream.record_fence(stream) : Fence{0};
+    lock.lock();
+    try {
+      awaiting.push_back({place, static_cast<RoleIndex>(role), fence});
+    } catch (const std::bad_alloc&) {
+      note.lost = true;
+    }
+  }
+}
+
+// Asks about the oldest `limit` waiting blocks; those that still wait go to the back of the queue.
+void Engine::Impl::poll_some(Lock& lock, std::size_t limit) noexcept {
+  if (!upstream.fences_allowed()) return;
+  for (std::size_t i = 0; i < limit && !awaiting.empty(); ++i) {
+    Awaiting entry = awaiting.front();
+    awaiting.pop_front();
+    const StreamHandle stream = roles.handle_of(entry.role);
+    lock.unlock();
+    if (entry.fence == 0) entry.fence = upstream.record_fence(stream);
+    const bool done = entry.fence != 0 && upstream.fence_done(entry.fence);
+    if (done) upstream.release_fence(entry.fence);
+    lock.lock();
+    if (!done) {
+      try {
+        awaiting.push_back(entry);
+      } catch (const std::bad_alloc&) {
+        entry.place.note().lost = true;
+      }
+    } else if (--entry.place.note().fences == 0 && !entry.place.note().lost) {
+      stats.awaiting_bytes -= entry.place.size();
+      release(entry.place);
+    }
+  }
+}
+
+Arena::Place Engine::Impl::find(const void* ptr) const noexcept {
+  const auto address = reinterpret_cast<std::uint64_t>(ptr);
+  for (Arena::Extent* extent : extents)
+    if (address - extent->base < static_cast<std::uint64_t>(extent->map.size()))
+      return {extent, extent->map.find(static_cast<Bytes>(address - extent->base))};
+  return {};
+}
+
+void Engine::note_upstream_allocation(const void* ptr, Bytes size, StreamHandle stream) noexcept {
+  if (!is_recording() || ptr == nullptr || size <= 0) return;
+  const Impl::Lock lock(impl_->mutex);
+  const RoleIndex role = impl_->roles.index_of(stream);
+  if (role >= 0) impl_->recorder.allocation(ptr, size, role);
+}
+
+void Engine::note_upstream_free(const void* ptr) noexcept {
+  if (!is_recording() || ptr == nullptr) return;
+  const Impl::Lock lock(impl_->mutex);
+  impl_->recorder.free(ptr);
+}
+
+void Engine::record_stream(const void* ptr, StreamHandle stream) noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return;
+  const Impl::Lock lock(impl_->mutex);
+  const RoleIndex role = impl_->roles.index_of(stream);
+  if (role >= 0) impl_->recorder.stream_use(ptr, role);
+  const Arena::Place place = impl_->find(ptr);
+  if (!place || role == place.extent->role) return;
+  if (role < 0) {
+    place.note().lost = true;
+    return;
+  }
+  place.note().uses.set(static_cast<std::size_t>(role));
+  place.note().has_uses = true;
+}
+
+bool Engine::find_block(const void* ptr, void** base, Bytes* size, StreamHandle* stream) const noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  const Arena::Place place = impl_->find(ptr);
+  if (!place || !place.extent->map.block(place.block).used) return false;
+  *base = reinterpret_cast<void*>(place.address());
+  *size = place.size();
+  *stream = impl_->roles.handle_of(place.extent->role);
+  return true;
+}
+
+}  // namespace stalloc

@@ -1,0 +1,97 @@
+// The allocator of one device: recorder, matcher and arenas behind one lock.
+//
+// A caller (the CUDA or CPU allocator, or a replay) does, for each request:
+//     if (void* p = engine.try_allocate(size, stream)) return p;       // served from an arena
+//     void* p = upstream...; engine.note_upstream_allocation(p, size, stream); return p;
+// and for each free:
+//     if (Engine* e = ExtentTable::owner(p)) { e->deallocate(p); return; }
+//     engine.note_upstream_free(p); upstream free...                   // note first: the address may come back
+//
+// All methods are thread-safe. No lock is held across a call into the upstream.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/plan.h"
+#include "core/trace.h"
+#include "runtime/stats.h"
+#include "runtime/upstream.h"
+
+namespace stalloc {
+
+class Engine {
+ public:
+  // `upstream` outlives the engine. An engine is never destroyed while memory it served may be freed.
+  explicit Engine(Upstream& upstream);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // --- the hot path: never allocates, never throws ---
+  void* try_allocate(Bytes size, StreamHandle stream) noexcept;  // nullptr: ask the upstream
+  void deallocate(void* ptr) noexcept;                           // a pointer that this engine served
+  void note_upstream_allocation(const void* ptr, Bytes size, StreamHandle stream) noexcept;
+  void note_upstream_free(const void* ptr) noexcept;
+  void record_stream(const void* ptr, StreamHandle stream) noexcept;  // any pointer, served or not
+  // True when the two notes above have an effect: lets callers skip the call.
+  bool is_recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
+
+  // The served block that holds `ptr`; false when there is none.
+  bool find_block(const void* ptr, void** base, Bytes* size, StreamHandle* stream) const noexcept;
+
+  // --- control: called at step boundaries, may allocate and throw Error ---
+  std::int64_t end_step();  // the boundary between two steps; returns the number of steps ended so far
+  void start_recording(std::size_t capacity_events);
+  void stop_recording() noexcept;
+  Trace recorded() const;           // a copy; the recording goes on
+  bool recording_overflowed() const noexcept;
+
+  // Takes the plan's extents from the upstream and serves from them from now on: the next request is the
+  // first of the plan's table for `plan_step`. False, with nothing changed, when the upstream has no room.
+  // The plan was checked (check_plan) by the caller.
+  bool activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step);
+  // The same, but each role's extent is taken at the first request of its stream.
+  void arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step);
+  // Forgets the plan. What was served stays valid; free space of the arena goes on serving, see below.
+  void deactivate() noexcept;
+  // Whether requests without a slot are served from the arena's free space (at first: yes). Off and
+  // deactivated is pass-through.
+  void set_serve_gaps(bool value) noexcept;
+  bool is_active() const noexcept;
+  // Gives extents in which nothing lives back to the upstream; bytes returned. While active it keeps the
+  // plan's, unless `force`: then they are taken again in a later step.
+  Bytes trim(bool force = false) noexcept;
+  Bytes trimmable_bytes() const noexcept;  // what trim(true) would give back
+  void poll_fences() noexcept;      // lets blocks come back whose streams are done
+  void become_forked_child() noexcept;  // pass through; frees of served blocks do nothing
+
+  EngineStats stats() const noexcept;
+  void reset_peaks() noexcept;
+  Bytes served_bytes() const noexcept { return served_bytes_.load(std::memory_order_relaxed); }
+  Bytes extent_bytes() const noexcept { return extent_bytes_.load(std::memory_order_relaxed); }
+  // Visits every block of the arenas in address order: for snapshots.
+  struct BlockView {
+    std::uint64_t address;
+    Bytes size;
+    Bytes requested;  // 0: free
+    StreamHandle stream;
+    std::uint64_t extent;
+    Bytes extent_size;
+    bool awaiting_free;  // freed, waits for a recorded stream
+  };
+  std::vector<BlockView> blocks() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  std::atomic<bool> serving_{false};
+  std::atomic<bool> recording_{false};
+  std::atomic<bool> forked_{false};
+  std::atomic<Bytes> served_bytes_{0};
+  std::atomic<Bytes> extent_bytes_{0};
+};
+
+}  // namespace stalloc

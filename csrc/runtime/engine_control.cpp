@@ -1,0 +1,271 @@
+// The engine's control: steps, recording, plans, extents. Called rarely; may allocate.
+#include <algorithm>
+
+#include "runtime/engine_impl.h"
+
+namespace stalloc {
+
+Engine::Engine(Upstream& upstream) : impl_(std::make_unique<Impl>(*this, upstream)) {
+  impl_->extents.reserve(ExtentTable::kMaxExtents);
+}
+
+Engine::~Engine() {
+  deactivate();
+  set_serve_gaps(false);
+  trim(true);
+}
+
+Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)) {
+  sequences.reserve(plan->table_begin.size() - 1);
+  for (std::size_t cell = 0; cell + 1 < plan->table_begin.size(); ++cell) {
+    std::vector<Bytes> sizes;
+    for (std::int64_t at = plan->table_begin[cell]; at < plan->table_begin[cell + 1]; ++at)
+      sizes.push_back(plan->slots[static_cast<std::size_t>(plan->table_slots[static_cast<std::size_t>(at)])].size);
+    sequences.emplace_back(std::move(sizes));
+  }
+}
+
+const Sequence* Engine::Impl::Script::sequence(std::int64_t step, RoleIndex role) const noexcept {
+  return &sequences[static_cast<std::size_t>(plan->table_of(step) * plan->num_roles + role)];
+}
+
+const Slot& Engine::Impl::Script::slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept {
+  const auto cell = static_cast<std::size_t>(plan->table_of(step) * plan->num_roles + role);
+  const auto at = static_cast<std::size_t>(plan->table_begin[cell] + position);
+  return plan->slots[static_cast<std::size_t>(plan->table_slots[at])];
+}
+
+std::int64_t Engine::end_step() {
+  Impl::Lock lock(impl_->mutex);
+  impl_->recorder.end_step();
+  ++impl_->plan_step;
+  impl_->begin_tables();
+  if (!impl_->awaiting.empty()) impl_->poll_some(lock, impl_->awaiting.size());
+  return ++impl_->stats.steps;
+}
+
+void Engine::Impl::begin_tables() noexcept {
+  if (script == nullptr) return;
+  for (RoleIndex role = 0; role < script->plan->num_roles; ++role)
+    matchers[static_cast<std::size_t>(role)].begin(script->sequence(plan_step, role));
+}
+
+// --- recording ---
+
+void Engine::start_recording(std::size_t capacity_events) {
+  const Impl::Lock lock(impl_->mutex);
+  impl_->recorder.start(capacity_events);
+  recording_.store(!forked_.load());
+}
+
+void Engine::stop_recording() noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  impl_->recorder.clear();
+  recording_.store(false);
+}
+
+Trace Engine::recorded() const {
+  const Impl::Lock lock(impl_->mutex);
+  return impl_->recorder.trace(impl_->roles.count());
+}
+
+bool Engine::recording_overflowed() const noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  return impl_->recorder.overflowed();
+}
+
+// --- plans ---
+
+bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
+  auto script = std::make_unique<const Impl::Script>(plan);
+  std::vector<std::unique_ptr<Arena::Extent>> taken;
+  for (RoleIndex role = 0; role < plan->num_roles; ++role) {
+    if (plan->arena_bytes[static_cast<std::size_t>(role)] == 0) continue;
+    StreamHandle stream = 0;
+    {
+      const Impl::Lock lock(impl_->mutex);
+      if (role >= impl_->roles.count()) continue;  // taken when its stream appears
+      stream = impl_->roles.handle_of(role);
+    }
+    auto extent = impl_->make_extent(*plan, role, stream);
+    if (extent == nullptr) {
+      for (auto& back : taken) impl_->give_back(std::move(back));
+      return false;
+    }
+    taken.push_back(std::move(extent));
+  }
+  const Impl::Lock lock(impl_->mutex);
+  impl_->install(std::move(script), plan_step);
+  for (auto& extent : taken) impl_->adopt(std::move(extent));
+  return true;
+}
+
+void Engine::arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
+  auto script = std::make_unique<const Impl::Script>(std::move(plan));
+  const Impl::Lock lock(impl_->mutex);
+  impl_->install(std::move(script), plan_step);
+}
+
+void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step) noexcept {
+  if (script != nullptr) old_scripts.push_back(std::move(script));
+  script = std::move(next);
+  plan_step = step;
+  extent_from_step.fill(step);
+  for (Arena& arena : arenas) arena.forget_plan();
+  begin_tables();
+  refresh_serving();
+}
+
+void Engine::deactivate() noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  if (impl_->script != nullptr) impl_->old_scripts.push_back(std::move(impl_->script));
+  impl_->script = nullptr;
+  for (Arena& arena : impl_->arenas) arena.forget_plan();
+  impl_->refresh_serving();
+}
+
+void Engine::set_serve_gaps(bool value) noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  impl_->serve_gaps = value;
+  impl_->refresh_serving();
+}
+
+bool Engine::is_active() const noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  return impl_->script != nullptr;
+}
+
+void Engine::Impl::refresh_serving() noexcept {
+  const bool serving = script != nullptr || (serve_gaps && !extents.empty());
+  engine.serving_.store(serving && !engine.forked_.load());
+}
+
+// --- extents ---
+
+// Called by the first request that misses its role's extent. Others fall back meanwhile.
+void Engine::Impl::take_extent(Lock& lock, RoleIndex role) noexcept {
+  const auto index = static_cast<std::size_t>(role);
+  extent_from_step[index] = plan_step + 1;
+  const Script* asked_by = script.get();
+  if (asked_by->plan->arena_bytes[index] == 0) return;
+  const StreamHandle stream = roles.handle_of(role);
+  lock.unlock();
+  std::unique_ptr<Arena::Extent> extent;
+  try {
+    extent = make_extent(*asked_by->plan, role, stream);
+  } catch (const std::exception&) {
+    // No host memory for the bookkeeping: the requests fall back, counted as no_extent.
+  }
+  lock.lock();
+  if (extent == nullptr) return;
+  if (script.get() == asked_by && arenas[index].plan_extent() == nullptr) {
+    adopt(std::move(extent));
+    return;
+  }
+  lock.unlock();
+  give_back(std::move(extent));
+  lock.lock();
+}
+
+// Takes memory from the upstream; no lock is held. Null when there is no room.
+std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleIndex role, StreamHandle stream) {
+  constexpr std::size_t kSpareBlocks = 16384;  // for requests beside the plan
+  const auto slots = std::count_if(plan.slots.begin(), plan.slots.end(),
+                                   [role](const Slot& slot) { return slot.role == role; });
+  const Bytes size = plan.arena_bytes[static_cast<std::size_t>(role)];
+  auto extent = std::make_unique<Arena::Extent>(role, 0, size, kSpareBlocks + 2 * static_cast<std::size_t>(slots));
+  void* base = upstream.allocate(size, stream);
+  if (base == nullptr) return nullptr;
+  extent->base = reinterpret_cast<std::uint64_t>(base);
+  if (!ExtentTable::publish(&engine, base, size)) {
+    upstream.deallocate(base);
+    return nullptr;
+  }
+  return extent;
+}
+
+void Engine::Impl::adopt(std::unique_ptr<Arena::Extent> extent) noexcept {
+  extents.push_back(extent.get());
+  stats.extent_bytes += extent->map.size();
+  engine.extent_bytes_.store(stats.extent_bytes, std::memory_order_relaxed);
+  arenas[static_cast<std::size_t>(extent->role)].add_plan_extent(std::move(extent));
+  refresh_serving();
+}
+
+void Engine::Impl::give_back(std::unique_ptr<Arena::Extent> extent) noexcept {
+  void* base = reinterpret_cast<void*>(extent->base);
+  ExtentTable::withdraw(base);
+  upstream.deallocate(base);
+}
+
+Bytes Engine::trim(bool force) noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return 0;
+  poll_fences();
+  std::vector<std::unique_ptr<Arena::Extent>> taken;
+  Bytes bytes = 0;
+  {
+    const Impl::Lock lock(impl_->mutex);
+    const bool keep_plan = impl_->script != nullptr && !force;
+    for (std::size_t role = 0; role < impl_->arenas.size(); ++role)
+      for (auto& extent : impl_->arenas[role].take_empty_extents(keep_plan)) {
+        impl_->extents.erase(std::find(impl_->extents.begin(), impl_->extents.end(), extent.get()));
+        impl_->extent_from_step[role] = impl_->plan_step + 1;
+        bytes += extent->map.size();
+        taken.push_back(std::move(extent));
+      }
+    impl_->stats.extent_bytes -= bytes;
+    extent_bytes_.store(impl_->stats.extent_bytes, std::memory_order_relaxed);
+    impl_->refresh_serving();
+  }
+  for (auto& extent : taken) impl_->give_back(std::move(extent));
+  return bytes;
+}
+
+Bytes Engine::trimmable_bytes() const noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  Bytes bytes = 0;
+  for (const Arena& arena : impl_->arenas) bytes += arena.empty_extent_bytes(false);
+  return bytes;
+}
+
+void Engine::poll_fences() noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return;
+  Impl::Lock lock(impl_->mutex);
+  if (!impl_->awaiting.empty()) impl_->poll_some(lock, impl_->awaiting.size());
+}
+
+// The parent's lock may be held by a thread that does not exist here: from now on no lock is taken on the
+// paths that a child runs.
+void Engine::become_forked_child() noexcept {
+  forked_.store(true);
+  serving_.store(false);
+  recording_.store(false);
+}
+
+// --- figures ---
+
+EngineStats Engine::stats() const noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  return impl_->stats;
+}
+
+void Engine::reset_peaks() noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  impl_->stats.served_peak_bytes = impl_->stats.served_bytes;
+}
+
+std::vector<Engine::BlockView> Engine::blocks() const {
+  const Impl::Lock lock(impl_->mutex);
+  std::vector<BlockView> views;
+  for (Arena::Extent* extent : impl_->extents)
+    for (auto at = extent->map.first(); at != BlockMap::kNoBlock; at = extent->map.next(at)) {
+      const Arena::Place place{extent, at};
+      const bool used = extent->map.block(at).used;
+      views.push_back({place.address(), place.size(), used ? place.note().requested : 0,
+                       impl_->roles.handle_of(extent->role), extent->base, extent->map.size(),
+                       used && place.note().freed});
+    }
+  return views;
+}
+
+}  // namespace stalloc

@@ -1,0 +1,76 @@
+// The engine's insides, shared by its two source files: engine.cpp (hot path) and engine_control.cpp.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <mutex>
+
+#include "core/sequence.h"
+#include "runtime/arena.h"
+#include "runtime/engine.h"
+#include "runtime/extent_table.h"
+#include "runtime/recorder.h"
+#include "runtime/stream_roles.h"
+
+namespace stalloc {
+
+struct Engine::Impl {
+  using Lock = std::unique_lock<std::mutex>;
+
+  // A freed block that waits for one stream.
+  struct Awaiting {
+    Arena::Place place;
+    RoleIndex role = 0;
+    Fence fence = 0;  // 0: still to be recorded (a capture was going on)
+  };
+
+  // A plan made ready for the hot path.
+  struct Script {
+    std::shared_ptr<const Plan> plan;
+    std::vector<Sequence> sequences;  // by table, then role
+    explicit Script(std::shared_ptr<const Plan> plan);
+    const Sequence* sequence(std::int64_t step, RoleIndex role) const noexcept;
+    const Slot& slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept;
+  };
+
+  Impl(Engine& engine, Upstream& upstream) : engine(engine), upstream(upstream) {}
+
+  // --- engine.cpp ---
+  void* allocate(Bytes size, StreamHandle stream) noexcept;
+  Arena::Place serve_slot(Lock& lock, RoleIndex role, Bytes rounded, Fallback* reason) noexcept;
+  void* hand_out(const Arena::Place& place, Bytes requested) noexcept;
+  void release(const Arena::Place& place) noexcept;
+  void await_streams(Lock& lock, const Arena::Place& place) noexcept;
+  void poll_some(Lock& lock, std::size_t limit) noexcept;
+  Arena::Place find(const void* ptr) const noexcept;
+
+  // --- engine_control.cpp ---
+  void take_extent(Lock& lock, RoleIndex role) noexcept;
+  std::unique_ptr<Arena::Extent> make_extent(const Plan& plan, RoleIndex role, StreamHandle stream);
+  void adopt(std::unique_ptr<Arena::Extent> extent) noexcept;
+  void give_back(std::unique_ptr<Arena::Extent> extent) noexcept;
+  void install(std::unique_ptr<const Script> next, std::int64_t step) noexcept;
+  void begin_tables() noexcept;
+  void refresh_serving() noexcept;
+
+  Engine& engine;
+  Upstream& upstream;
+
+  mutable std::mutex mutex;  // guards all below; never held across a call into the upstream
+  StreamRoles roles;
+  Recorder recorder;
+  std::array<Arena, StreamRoles::kMaxRoles> arenas;
+  std::vector<Arena::Extent*> extents;  // of all arenas
+  std::unique_ptr<const Script> script;  // null: no plan
+  // Replaced scripts are kept: a thread inside take_extent may still look at one. A few a process.
+  std::vector<std::unique_ptr<const Script>> old_scripts;
+  std::int64_t plan_step = 0;
+  std::array<SequenceMatcher, StreamRoles::kMaxRoles> matchers;
+  // The step from which on a missing plan extent may be asked for (again); one thread at a time.
+  std::array<std::int64_t, StreamRoles::kMaxRoles> extent_from_step{};
+  bool serve_gaps = true;
+  std::deque<Awaiting> awaiting;
+  EngineStats stats;
+};
+
+}  // namespace stalloc
