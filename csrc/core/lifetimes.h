@@ -1,0 +1,32 @@
+// From events to blocks: who was born when, by whom freed.
+#pragma once
+
+#include <vector>
+
+#include "core/trace.h"
+
+namespace stalloc {
+
+// One allocation of a trace. Ticks count the trace's allocations; step and position tell its place in the
+// sequence of its (step, role).
+struct Block {
+  Bytes size = 0;          // rounded up to kAlignment
+  Tick birth = 0;
+  Tick death = kNever;     // allocations made before the free; kNever: not freed in the trace
+  std::int64_t step = 0;
+  std::int64_t position = 0;
+  RoleIndex role = 0;
+  bool used_elsewhere = false;  // record_stream named another stream
+};
+
+struct Lifetimes {
+  std::vector<Block> blocks;        // by birth
+  std::vector<Tick> step_begin;     // the first tick of each step, and the end of the last complete one
+  std::int64_t num_steps = 0;       // complete steps
+};
+
+// Frees of blocks that were never seen allocated are passed over. Throws Error on roles out of range or step
+// marks out of order.
+Lifetimes lifetimes_of(const Trace& trace);
+
+}  // namespace stalloc

@@ -1,0 +1,196 @@
+#include "core/plan_builder.h"
+
+#include <algorithm>
+
+#include "core/lifetimes.h"
+#include "core/period.h"
+#include "core/sequence.h"
+
+namespace stalloc {
+namespace {
+
+// Lays the run out on one timeline. With a prologue: the recorded steps before the period's, then the head of
+// the period's first pass up to the cut, then one turn of the circle (the window). Without: the window alone.
+class TimelineBuilder {
+ public:
+  TimelineBuilder(const Lifetimes& lifetimes, RoleIndex num_roles, bool include_prologue)
+      : lifetimes_(lifetimes), period_(find_period(lifetimes, num_roles)) {
+    plan_.num_roles = num_roles;
+    plan_.num_period = period_.num_copies;
+    plan_.num_prologue = include_prologue ? static_cast<std::int32_t>(period_.base_step) + 1 : 0;
+    period_begin_ = include_prologue ? lifetimes.step_begin[static_cast<std::size_t>(period_.base_step)] : 0;
+    plan_.window_begin = include_prologue ? period_begin_ + period_.cut : 0;
+    plan_.window_end = plan_.window_begin + period_.circle_ticks();
+    tables_.resize(static_cast<std::size_t>(plan_.num_tables()) * static_cast<std::size_t>(num_roles));
+  }
+
+  Plan build() {
+    const std::vector<std::int32_t> window = add_window();
+    if (plan_.num_prologue > 0) {
+      add_recorded_steps();
+      add_first_pass(window);
+    }
+    add_period_tables(window);
+    plan_.table_begin.push_back(0);
+    for (const auto& table : tables_) {
+      plan_.table_slots.insert(plan_.table_slots.end(), table.begin(), table.end());
+      plan_.table_begin.push_back(static_cast<std::int64_t>(plan_.table_slots.size()));
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  std::vector<std::int32_t>& table(std::int32_t index, RoleIndex role) {
+    return tables_[static_cast<std::size_t>(index * plan_.num_roles + role)];
+  }
+  std::int32_t add_slot(const Slot& slot) {
+    plan_.slots.push_back(slot);
+    return static_cast<std::int32_t>(plan_.slots.size() - 1);
+  }
+
+  // Where the circle's tick (of any copy) lies in the window.
+  Tick in_window(Tick circle_tick) const {
+    const Tick turned = circle_tick - period_.cut;
+    return plan_.window_begin + (turned < 0 ? turned + period_.circle_ticks() : turned);
+  }
+
+  // One slot a block and copy; [copy * num_blocks + block].
+  std::vector<std::int32_t> add_window() {
+    std::vector<std::int32_t> slots;
+    for (int copy = 0; copy < period_.num_copies; ++copy)
+      for (const PeriodBlock& block : period_.blocks) {
+        Slot slot{block.size, kUnplaced, in_window(block.birth + copy * period_.num_ticks), 0, block.role,
+                  SlotKind::kUnplanned};
+        slot.death = slot.birth + std::max<Tick>(block.death - block.birth, 1);
+        if (block.planned) slot.kind = slot.death > plan_.window_end ? SlotKind::kCyclic : SlotKind::kTemporary;
+        slots.push_back(add_slot(slot));
+      }
+    return slots;
+  }
+
+  // The steps before the period, as they were. What outlives the window is persistent.
+  void add_recorded_steps() {
+    for (const Block& block : lifetimes_.blocks) {
+      if (block.birth >= period_begin_) break;
+      Slot slot{block.size, kUnplaced, block.birth, std::min(block.death, plan_.window_end), block.role,
+                SlotKind::kTemporary};
+      if (block.death >= plan_.window_end) slot.kind = SlotKind::kPersistent;
+      table(static_cast<std::int32_t>(block.step), block.role).push_back(add_slot(slot));
+    }
+  }
+
+  // The step that holds the cut: before it copies of the period's blocks, after it the window's own.
+  void add_first_pass(const std::vector<std::int32_t>& window) {
+    const std::int32_t last = plan_.num_prologue - 1;
+    for (std::size_t i = 0; i < period_.blocks.size(); ++i) {
+      const PeriodBlock& block = period_.blocks[i];
+      if (block.birth >= period_.cut) {
+        table(last, block.role).push_back(window[i]);
+        continue;
+      }
+      Slot slot{block.size, kUnplaced, period_begin_ + block.birth,
+                std::min(period_begin_ + block.death, plan_.window_end), block.role, SlotKind::kUnplanned};
+      if (block.planned) slot.kind = SlotKind::kTemporary;
+      else slot.death = slot.birth + 1;
+      table(last, block.role).push_back(add_slot(slot));
+    }
+  }
+
+  // The step after the one that holds the cut uses the next copy.
+  void add_period_tables(const std::vector<std::int32_t>& window) {
+    for (std::int32_t turn = 0; turn < plan_.num_period; ++turn) {
+      const auto copy = static_cast<std::size_t>((turn + 1) % plan_.num_period);
+      for (std::size_t i = 0; i < period_.blocks.size(); ++i)
+        table(plan_.num_prologue + turn, period_.blocks[i].role)
+            .push_back(window[copy * period_.blocks.size() + i]);
+    }
+  }
+
+  const Lifetimes& lifetimes_;
+  const Period period_;
+  Tick period_begin_ = 0;
+  Plan plan_;
+  std::vector<std::vector<std::int32_t>> tables_;
+};
+
+// Cyclic slots all live at the cut, so stacking them there wastes nothing; they stand as obstacles to the rest.
+std::vector<Obstacle> stack_cyclic(Plan& plan, RoleIndex role) {
+  std::vector<Slot*> cyclic;
+  for (Slot& slot : plan.slots)
+    if (slot.role == role && slot.kind == SlotKind::kCyclic) cyclic.push_back(&slot);
+  // Those that live longest lie lowest: the bytes above come free in one piece.
+  std::stable_sort(cyclic.begin(), cyclic.end(), [](const Slot* a, const Slot* b) {
+    return a->death - a->birth > b->death - b->birth;
+  });
+  std::vector<Obstacle> obstacles;
+  Bytes offset = 0;
+  for (Slot* slot : cyclic) {
+    slot->offset = offset;
+    offset += slot->size;
+    obstacles.push_back({slot->birth, plan.window_end, slot->offset, slot->size});
+    obstacles.push_back({plan.window_begin, plan.window_begin + (slot->death - plan.window_end), slot->offset, slot->size});
+  }
+  return obstacles;
+}
+
+void place_role(Plan& plan, RoleIndex role, const PlannerOptions& options) {
+  const std::vector<Obstacle> obstacles = stack_cyclic(plan, role);
+  std::vector<Buffer> buffers;
+  std::vector<Slot*> slots;
+  for (Slot& slot : plan.slots) {
+    if (slot.role != role || (slot.kind != SlotKind::kTemporary && slot.kind != SlotKind::kPersistent)) continue;
+    buffers.push_back({slot.birth, slot.death, slot.size});
+    slots.push_back(&slot);
+  }
+  Bytes stacked = 0;
+  for (const Obstacle& obstacle : obstacles) stacked = std::max(stacked, obstacle.offset + obstacle.size);
+  plan.arena_bytes.push_back(stacked);
+  plan.lower_bound_bytes.push_back(stacked);
+  if (buffers.empty()) return;
+  const Placement placement = place(buffers, obstacles, options);
+  for (std::size_t i = 0; i < slots.size(); ++i) slots[i]->offset = placement.offsets[i];
+  plan.arena_bytes.back() = std::max(stacked, round_up(placement.peak_bytes, kAlignment));
+  plan.lower_bound_bytes.back() = placement.lower_bound_bytes;
+}
+
+}  // namespace
+
+Plan build_plan(const Trace& trace, const PlanBuilderOptions& options) {
+  const Lifetimes lifetimes = lifetimes_of(trace);
+  Plan plan = TimelineBuilder(lifetimes, trace.num_roles, options.include_prologue).build();
+  PlannerOptions planner = options.planner;
+  planner.alignment = kAlignment;
+  for (RoleIndex role = 0; role < plan.num_roles; ++role) place_role(plan, role, planner);
+  check_plan(plan);
+  return plan;
+}
+
+double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step) {
+  if (table < 0 || table >= plan.num_tables() || step < 0 || step >= trace.num_steps())
+    throw Error("Comparing failed: table=" + std::to_string(table) + ", step=" + std::to_string(step) +
+                ", must exist in plan and trace. Record the step first.");
+  std::vector<Sequence> sequences;
+  for (RoleIndex role = 0; role < plan.num_roles; ++role) {
+    const auto cell = static_cast<std::size_t>(table * plan.num_roles + role);
+    std::vector<Bytes> sizes;
+    for (std::int64_t at = plan.table_begin[cell]; at < plan.table_begin[cell + 1]; ++at)
+      sizes.push_back(plan.slots[static_cast<std::size_t>(plan.table_slots[static_cast<std::size_t>(at)])].size);
+    sequences.emplace_back(std::move(sizes));
+  }
+  std::vector<SequenceMatcher> matchers(sequences.size());
+  for (std::size_t role = 0; role < matchers.size(); ++role) matchers[role].begin(&sequences[role]);
+  std::int64_t requests = 0;
+  std::int64_t foretold = 0;
+  for (auto i = static_cast<std::size_t>(trace.step_begin[static_cast<std::size_t>(step)]);
+       i < static_cast<std::size_t>(trace.step_begin[static_cast<std::size_t>(step) + 1]); ++i) {
+    const Event& event = trace.events[i];
+    if (event.size <= 0) continue;
+    ++requests;
+    if (event.role >= 0 && event.role < plan.num_roles &&
+        matchers[static_cast<std::size_t>(event.role)].match(round_up(event.size, kAlignment)) >= 0)
+      ++foretold;
+  }
+  return requests == 0 ? 1.0 : static_cast<double>(foretold) / static_cast<double>(requests);
+}
+
+}  // namespace stalloc

@@ -1,0 +1,106 @@
+// Plans, and an engine over host memory, for tests and tools.
+#include <pybind11/pybind11.h>
+
+#include "core/block_map.h"
+#include "core/plan_builder.h"
+#include "python/bindings.h"
+#include "python/engine_class.h"
+#include "python/plan_arrays.h"
+#include "runtime/engine.h"
+#include "runtime/extent_table.h"
+#include "runtime/host_upstream.h"
+
+namespace py = pybind11;
+
+namespace stalloc {
+namespace {
+
+py::dict build_plan_arrays(const py::dict& trace_arrays, bool include_prologue, double deadline_s, int num_threads) {
+  const Trace trace = trace_from(trace_arrays);
+  PlanBuilderOptions options;
+  options.include_prologue = include_prologue;
+  options.planner.deadline_s = deadline_s;
+  options.planner.num_threads = num_threads;
+  Plan plan;
+  {
+    py::gil_scoped_release unlocked;
+    plan = build_plan(trace, options);
+  }
+  return to_dict(plan);
+}
+
+// An engine over HostUpstream, called as the torch allocators call theirs.
+class HostEngine {
+ public:
+  explicit HostEngine(Bytes limit_bytes) : upstream_(limit_bytes), engine_(upstream_) {}
+
+  std::uint64_t allocate(Bytes size, StreamHandle stream) {
+    if (void* served = engine_.try_allocate(size, stream)) return reinterpret_cast<std::uint64_t>(served);
+    void* ptr = upstream_.allocate(round_up(size, kAlignment), stream);
+    if (ptr == nullptr) throw std::bad_alloc();
+    engine_.note_upstream_allocation(ptr, size, stream);
+    return reinterpret_cast<std::uint64_t>(ptr);
+  }
+  void free(std::uint64_t address) {
+    void* ptr = reinterpret_cast<void*>(address);
+    if (Engine* owner = ExtentTable::owner(ptr)) {
+      owner->deallocate(ptr);
+      return;
+    }
+    engine_.note_upstream_free(ptr);
+    upstream_.deallocate(ptr);
+  }
+  bool owns(std::uint64_t address) const { return ExtentTable::owner(reinterpret_cast<void*>(address)) == &engine_; }
+  Engine& engine() { return engine_; }
+  HostUpstream& upstream() { return upstream_; }
+
+ private:
+  HostUpstream upstream_;
+  Engine engine_;
+};
+
+void bind_block_map(py::module_& m) {
+  py::class_<BlockMap>(m, "BlockMap", py::module_local(), "An address range tiled by used and free blocks.")
+      .def(py::init<Bytes, std::size_t>(), py::arg("size"), py::arg("max_blocks"))
+      .def("take_at", [](BlockMap& map, Bytes offset, Bytes size) {
+        return map.take_at(offset, size) != BlockMap::kNoBlock;
+      })
+      .def("take_best_fit", [](BlockMap& map, Bytes size) {
+        const auto block = map.take_best_fit(size);
+        return block == BlockMap::kNoBlock ? kUnplaced : map.offset_of(block);
+      })
+      .def("release", [](BlockMap& map, Bytes offset) { map.release(map.find(offset)); })
+      .def("used_bytes", &BlockMap::used_bytes)
+      .def("largest_free_bytes", &BlockMap::largest_free_bytes)
+      .def("check_invariants", &BlockMap::check_invariants);
+}
+
+}  // namespace
+
+void bind_engine(py::module_& m) {
+  m.def("build_plan", &build_plan_arrays, py::arg("trace"), py::arg("include_prologue"), py::arg("deadline_s") = 1.0,
+        py::arg("num_threads") = 1,
+        "Plan a recorded run; with the prologue for the next run, without for this one. Raises ValueError.");
+  m.def("check_plan", [](const py::dict& arrays) { check_plan(plan_from(arrays)); }, py::arg("plan"),
+        "Raise ValueError when the plan's arrays contradict each other or two live slots share a byte.");
+  m.def("agreement", [](const py::dict& plan, std::int32_t table, const py::dict& trace, std::int64_t step) {
+    return agreement(plan_from(plan), table, trace_from(trace), step);
+  }, py::arg("plan"), py::arg("table"), py::arg("trace"), py::arg("step"),
+     "The share of the step's requests that the plan's table foretells.");
+  bind_engine_class(m);
+  bind_block_map(m);
+  py::class_<HostEngine>(m, "HostEngine", py::module_local(), "An engine over host memory with a byte limit.")
+      .def(py::init<Bytes>(), py::arg("limit_bytes"))
+      .def("allocate", &HostEngine::allocate, py::arg("size"), py::arg("stream") = 0)
+      .def("free", &HostEngine::free, py::arg("address"))
+      .def("owns", &HostEngine::owns)
+      .def("record_stream", [](HostEngine& host, std::uint64_t address, StreamHandle stream) {
+        host.engine().record_stream(reinterpret_cast<void*>(address), stream);
+      })
+      .def("finish_stream", [](HostEngine& host, StreamHandle stream) { host.upstream().finish_stream(stream); })
+      .def("set_capturing", [](HostEngine& host, bool value) { host.upstream().set_capturing(value); })
+      .def("upstream_bytes", [](HostEngine& host) { return host.upstream().allocated_bytes(); })
+      .def_property_readonly("engine", &HostEngine::engine, py::return_value_policy::reference_internal);
+}
+
+}  // namespace stalloc
