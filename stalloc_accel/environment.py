@@ -20,6 +20,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "STALLOC_CONFIG": "the section of an Accelerate YAML as one token, set by the launcher for its ranks",
     "STALLOC_CONFIG_SOURCE": "the file that STALLOC_CONFIG was read from, for messages",
     "STALLOC_DISABLE": "1 turns everything off but the acceptance of the section, so that no file needs an edit",
+    "STALLOC_EXTENSION_DIR": "where the part built for the installed torch is kept (default: ~/.cache/stalloc/extensions)",
     "STALLOC_DEBUG": "1 checks invariants after each change and poisons freed ranges; slow",
 }
 
@@ -127,8 +128,27 @@ def config_source() -> str | None:
 def cache_dir() -> Path:
     """Where plans are kept when the configuration names no directory: a folder of the user, never a shared one."""
     named = os.environ.get("STALLOC_CACHE_DIR", "")
-    if named.strip():
-        return Path(named).expanduser()
+    return Path(named).expanduser() if named.strip() else _user_cache_dir()
+
+
+def extension_dir() -> Path:
+    """Where built extensions are kept. Not below STALLOC_CACHE_DIR: that one follows the run, this one the machine."""
+    named = os.environ.get("STALLOC_EXTENSION_DIR", "")
+    return Path(named).expanduser() if named.strip() else _user_cache_dir() / "extensions"
+
+
+def compiler() -> str:
+    """The C++ compiler that the user names, as for any build."""
+    return os.environ.get("CXX", "").strip() or "g++"
+
+
+def cuda_home() -> Path | None:
+    """The CUDA toolkit that the user names."""
+    named = os.environ.get("CUDA_HOME", "").strip() or os.environ.get("CUDA_PATH", "").strip()
+    return Path(named) if named else None
+
+
+def _user_cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG rule: a relative value is to be ignored.
     root = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
