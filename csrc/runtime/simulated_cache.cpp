@@ -106,19 +106,33 @@ void SimulatedCache::hand_out(SimulatedBlock* block, Bytes size) {
   stats_.active_peak = std::max(stats_.active_peak, stats_.active);
 }
 
-void SimulatedCache::request_free(SimulatedBlock* block) noexcept {
+FreeTicket SimulatedCache::request_free(SimulatedBlock* block) {
   stats_.allocated -= block->size;
   block->state = SimulatedBlock::State::kAwaitingStreams;
+  awaiting_.emplace_hint(awaiting_.end(), next_ticket_, block);
+  return next_ticket_++;
 }
 
-SimulatedBlock* SimulatedCache::complete_free(SimulatedBlock* block) {
+void SimulatedCache::complete_free(FreeTicket ticket) {
+  const auto it = awaiting_.find(ticket);
+  if (it == awaiting_.end()) return;
+  SimulatedBlock* block = it->second;
+  awaiting_.erase(it);
+  return_to_pool(block);
+}
+
+void SimulatedCache::complete_all_frees() {
+  for (const auto& [ticket, block] : awaiting_) return_to_pool(block);
+  awaiting_.clear();
+}
+
+void SimulatedCache::return_to_pool(SimulatedBlock* block) {
   stats_.active -= block->size;
   block->state = SimulatedBlock::State::kCached;
   join_neighbours(block);
   Pool& home = pool(block->stream, block->small);
   block->cached_since = home.searches;
   home.free.insert(block);
-  return block;
 }
 
 SimulatedBlock* SimulatedCache::new_block() {

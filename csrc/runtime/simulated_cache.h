@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -50,6 +51,8 @@ struct SimulatedBlock {
   bool is_whole_segment() const noexcept { return prev == nullptr && next == nullptr; }
 };
 
+using FreeTicket = std::int64_t;
+
 struct BlockBefore {  // best fit: the smallest first, then the lowest
   bool operator()(const SimulatedBlock* a, const SimulatedBlock* b) const noexcept {
     return a->size != b->size ? a->size < b->size : a->address < b->address;
@@ -78,10 +81,12 @@ class SimulatedCache {
   SimulatedBlock* take_best_fit(Bytes size, StreamHandle stream);
   // Hands `block` out for `size`: cuts what is left over, where the rules allow it.
   void hand_out(SimulatedBlock* block, Bytes size);
-  // The owner asked for the free; the block may still wait for streams.
-  void request_free(SimulatedBlock* block) noexcept;
-  // The block joins its free neighbours and may be handed out again. Returns what it became.
-  SimulatedBlock* complete_free(SimulatedBlock* block);
+  // The owner asked for the free; the block may still wait for streams. Returns a ticket for complete_free.
+  FreeTicket request_free(SimulatedBlock* block);
+  // The block joins its free neighbours and may be handed out again; nothing when a flush did that already.
+  void complete_free(FreeTicket ticket);
+  // Waits for all streams, as a flush does.
+  void complete_all_frees();
 
   SimulatedBlock* new_block();
   void delete_block(SimulatedBlock* block) {
@@ -115,11 +120,14 @@ class SimulatedCache {
  private:
   bool may_cut(const SimulatedBlock* block, Bytes size) const noexcept;
   void absorb(SimulatedBlock* block, SimulatedBlock* neighbour);
+  void return_to_pool(SimulatedBlock* block);
 
   CachingOptions options_;
   CachingStats stats_;
   std::deque<SimulatedBlock> blocks_;  // owns all; addresses stay valid
   std::vector<SimulatedBlock*> unused_;
+  std::map<FreeTicket, SimulatedBlock*> awaiting_;
+  FreeTicket next_ticket_ = 0;
   std::deque<StreamPools> pools_;
   std::unordered_map<StreamHandle, StreamPools*> pool_of_stream_;
 };

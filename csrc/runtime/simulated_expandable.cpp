@@ -90,6 +90,7 @@ bool SimulatedExpandable::map(SimulatedBlock* block, Bytes size) {
 }
 
 void SimulatedExpandable::empty_cache() {
+  cache_.complete_all_frees();
   for (SimulatedCache::StreamPools* pools : cache_.pools()) {
     for (const SimulatedCache::FreeBlocks* blocks : {&pools->large.free, &pools->small.free}) {
       for (SimulatedBlock* block : std::vector<SimulatedBlock*>(blocks->begin(), blocks->end())) {

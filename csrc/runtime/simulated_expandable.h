@@ -18,8 +18,8 @@ class SimulatedExpandable {
 
   // nullptr: out of memory, after all free pages were unmapped.
   SimulatedBlock* allocate(Bytes requested, StreamHandle stream);
-  void request_free(SimulatedBlock* block) noexcept { cache_.request_free(block); }
-  void complete_free(SimulatedBlock* block) { cache_.complete_free(block); }
+  FreeTicket request_free(SimulatedBlock* block) { return cache_.request_free(block); }
+  void complete_free(FreeTicket ticket) { cache_.complete_free(ticket); }
   void empty_cache();
 
   const CachingStats& stats() const noexcept { return cache_.stats(); }

@@ -48,6 +48,7 @@ void SimulatedNative::release(SimulatedBlock* block) {
 }
 
 void SimulatedNative::empty_cache() {
+  cache_.complete_all_frees();
   std::vector<SimulatedBlock*> whole;
   for (SimulatedCache::StreamPools* pools : cache_.pools()) {
     for (const SimulatedCache::FreeBlocks* blocks : {&pools->large.free, &pools->small.free}) {

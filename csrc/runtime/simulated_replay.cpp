@@ -38,22 +38,22 @@ class Replay {
     if (event.begins_flush) model_.empty_cache();
     if (event.block == ReplayEvent::kNoBlock) return true;
     const ReplayBlock& block = trace_.blocks[static_cast<std::size_t>(event.block)];
-    SimulatedBlock*& placed = placed_[static_cast<std::size_t>(event.block)];
+    Placed& placed = placed_[static_cast<std::size_t>(event.block)];
     switch (event.action) {
       case TraceAction::kAlloc:
-        placed = model_.allocate(block.size, block.stream);
+        placed.block = model_.allocate(block.size, block.stream);
         meter_.add_rounded(rounded_request(block.size));
-        return placed != nullptr;
+        return placed.block != nullptr;
       case TraceAction::kFreeRequested:
-        model_.request_free(placed);
+        placed.ticket = model_.request_free(placed.block);
         meter_.add_rounded(-rounded_request(block.size));
         return true;
       case TraceAction::kFreeCompleted:
         if (block.freed == kNever) {  // the request fell into a hole of the history
-          model_.request_free(placed);
+          placed.ticket = model_.request_free(placed.block);
           meter_.add_rounded(-rounded_request(block.size));
         }
-        model_.complete_free(placed);
+        model_.complete_free(placed.ticket);
         return true;
       default:
         return true;
@@ -63,7 +63,11 @@ class Replay {
   const ReplayTrace& trace_;
   SimulatedDevice device_;
   Model model_;
-  std::vector<SimulatedBlock*> placed_;  // by the ordinal of the allocation
+  struct Placed {
+    SimulatedBlock* block = nullptr;
+    FreeTicket ticket = 0;
+  };
+  std::vector<Placed> placed_;  // by the ordinal of the allocation
   StepMeter meter_;
 };
 

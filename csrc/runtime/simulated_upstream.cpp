@@ -22,8 +22,7 @@ void SimulatedUpstream::deallocate(void* extent) noexcept {
   std::string found = streams_.forget(block->address, block->size);
   if (offence_.empty()) offence_ = std::move(found);
   extent_bytes_ -= block->size;
-  native_.request_free(block);
-  native_.complete_free(block);
+  native_.complete_free(native_.request_free(block));
 }
 
 Fence SimulatedUpstream::record_fence(StreamHandle stream) noexcept {
