@@ -165,6 +165,36 @@ Plan build_plan(const Trace& trace, const PlanBuilderOptions& options) {
   return plan;
 }
 
+Plan without_prologue(const Plan& plan, const PlannerOptions& options) {
+  Plan period;
+  period.num_roles = plan.num_roles;
+  period.num_period = plan.num_period;
+  period.window_end = plan.window_end - plan.window_begin;
+  std::vector<std::int32_t> new_index(plan.slots.size(), -1);
+  const std::size_t first_cell = static_cast<std::size_t>(plan.num_prologue) * static_cast<std::size_t>(plan.num_roles);
+  period.table_begin.push_back(0);
+  for (std::size_t cell = first_cell; cell + 1 < plan.table_begin.size(); ++cell) {
+    for (std::int64_t at = plan.table_begin[cell]; at < plan.table_begin[cell + 1]; ++at) {
+      const auto old_slot = static_cast<std::size_t>(plan.table_slots[static_cast<std::size_t>(at)]);
+      if (new_index[old_slot] < 0) {
+        new_index[old_slot] = static_cast<std::int32_t>(period.slots.size());
+        Slot slot = plan.slots[old_slot];
+        slot.offset = kUnplaced;
+        slot.birth -= plan.window_begin;
+        slot.death -= plan.window_begin;
+        period.slots.push_back(slot);
+      }
+      period.table_slots.push_back(new_index[old_slot]);
+    }
+    period.table_begin.push_back(static_cast<std::int64_t>(period.table_slots.size()));
+  }
+  PlannerOptions planner = options;
+  planner.alignment = kAlignment;
+  for (RoleIndex role = 0; role < period.num_roles; ++role) place_role(period, role, planner);
+  check_plan(period);
+  return period;
+}
+
 double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step) {
   if (table < 0 || table >= plan.num_tables() || step < 0 || step >= trace.num_steps())
     throw Error("Comparing failed: table=" + std::to_string(table) + ", step=" + std::to_string(step) +

@@ -81,6 +81,14 @@ void bind_engine(py::module_& m) {
   m.def("build_plan", &build_plan_arrays, py::arg("trace"), py::arg("include_prologue"), py::arg("deadline_s") = 1.0,
         py::arg("num_threads") = 1,
         "Plan a recorded run; with the prologue for the next run, without for this one. Raises ValueError.");
+  m.def("without_prologue", [](const py::dict& arrays, double deadline_s) {
+    const Plan plan = plan_from(arrays);
+    check_plan(plan);
+    PlannerOptions options;
+    options.deadline_s = deadline_s;
+    return to_dict(without_prologue(plan, options));
+  }, py::arg("plan"), py::arg("deadline_s") = 1.0,
+     "The plan's period, placed anew for a run that is already under way. Raises ValueError.");
   m.def("check_plan", [](const py::dict& arrays) { check_plan(plan_from(arrays)); }, py::arg("plan"),
         "Raise ValueError when the plan's arrays contradict each other or two live slots share a byte.");
   m.def("agreement", [](const py::dict& plan, std::int32_t table, const py::dict& trace, std::int64_t step) {

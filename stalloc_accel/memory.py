@@ -1,0 +1,115 @@
+"""What the session must know of a device's memory, and the little it does to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """Bytes, as the allocator counts them; None where the backend has no such figure (the CPU reserves nothing)."""
+
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Allocated peak / reserved peak, in [0, 1]."""
+        if not self.reserved_bytes or self.allocated_bytes is None:
+            return None
+        return self.allocated_bytes / self.reserved_bytes
+
+    def max(self, other: Peaks) -> Peaks:
+        return Peaks(allocated_bytes=_larger(self.allocated_bytes, other.allocated_bytes),
+                     reserved_bytes=_larger(self.reserved_bytes, other.reserved_bytes))
+
+
+class DeviceMemory(Protocol):
+    """One device of one backend."""
+
+    backend: str
+    device_index: int
+
+    def peaks(self) -> Peaks:
+        """Since the process began, or since the program reset its peaks."""
+
+    def start_window(self) -> None:
+        """Peaks of the window count from here on."""
+
+    def window_peaks(self) -> Peaks: ...
+
+    def reserved_bytes(self) -> int | None: ...
+
+    def pinned_bytes(self) -> int | None:
+        """Bytes of the segments that would survive an empty_cache, because something lives in them."""
+
+    def total_bytes(self) -> int | None: ...
+
+    def empty_cache(self) -> None: ...
+
+
+class CpuMemory:
+    """Host memory: nothing is reserved, so there is nothing to compare and nothing to empty."""
+
+    backend = "cpu"
+    device_index = 0
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def peaks(self) -> Peaks:
+        return Peaks(allocated_bytes=self._engine.stats()["served_peak_bytes"], reserved_bytes=None)
+
+    def start_window(self) -> None:
+        pass  # nothing is served before it
+
+    def window_peaks(self) -> Peaks:
+        return self.peaks()
+
+    def reserved_bytes(self) -> None:
+        return None
+
+    def pinned_bytes(self) -> None:
+        return None
+
+    def total_bytes(self) -> None:
+        return None
+
+    def empty_cache(self) -> None:
+        pass
+
+
+class CudaMemory:
+    """A CUDA device, read through torch's own statistics, which count served blocks as allocated."""
+
+    backend = "cuda"
+
+    def __init__(self, device_index: int) -> None:
+        import torch
+        self.device_index = device_index
+        self._cuda = torch.cuda
+
+    def peaks(self) -> Peaks:
+        if not self._cuda.is_initialized():
+            return Peaks(allocated_bytes=0, reserved_bytes=0)
+        return Peaks(allocated_bytes=self._cuda.max_memory_allocated(self.device_index),
+                     reserved_bytes=self._cuda.max_memory_reserved(self.device_index))
+
+    def reserved_bytes(self) -> int:
+        return self._cuda.memory_reserved(self.device_index)
+
+    def pinned_bytes(self) -> int:
+        return sum(segment["total_size"] for segment in self._cuda.memory_snapshot()
+                   if segment["device"] == self.device_index
+                   and any(block["state"] != "inactive" for block in segment["blocks"]))
+
+    def total_bytes(self) -> int:
+        return self._cuda.get_device_properties(self.device_index).total_memory
+
+    def empty_cache(self) -> None:
+        self._cuda.empty_cache()
+
+
+def _larger(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else max(a, b)

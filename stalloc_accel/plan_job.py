@@ -1,0 +1,78 @@
+"""Planning beside the training: one thread that builds the plans and checks them against one more step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from stalloc_accel.errors import StallocError, describe
+
+Plan = dict[str, Any]
+
+
+class PlanJob(threading.Thread):
+    """Plans the steps that the engine has recorded, then waits for one more and compares.
+
+    When it has ended, either `error` is set, or all of: `lasting` (the plan from the first event on, for the store),
+    `current` (the plan for a run that is under way), `agreement` (the share of the extra step's requests that the plan
+    foretells, in [0, 1]), `seconds` (of planning).
+    """
+
+    def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None) -> None:
+        """`num_unsettled`: first steps that repeat nothing; none of them is compared.
+        `lasting`: a plan out of the store, of which only the part for this run is to be made."""
+        super().__init__(name="stalloc-planner", daemon=True)
+        self._engine = engine
+        self._deadline_s = deadline_s
+        self._num_unsettled = num_unsettled
+        self._step_ended = threading.Event()
+        self._cancelled = False
+        self.lasting = lasting
+        self.current: Plan | None = None
+        self.agreement = 0.0
+        self.seconds = 0.0
+        self.num_events = 0
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._plan()
+        except Exception as error:  # noqa: BLE001 - carried to the session, which decides
+            self.error = error
+
+    def step_ended(self) -> None:
+        """Tells the thread that the engine has recorded another step. Never blocks."""
+        self._step_ended.set()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._step_ended.set()
+
+    def _plan(self) -> None:
+        from stalloc_accel import _core
+        trace = self._engine.recorded()
+        num_planned = len(trace["step_begin"]) - 1
+        began = time.perf_counter()
+        if self.lasting is None:
+            self.lasting = _core.build_plan(trace, True, self._deadline_s)
+            self.current = _core.build_plan(trace, False, self._deadline_s)
+        else:
+            self.current = _core.without_prologue(self.lasting, self._deadline_s)
+        self.seconds = time.perf_counter() - began
+        self._check(max(num_planned, self._num_unsettled))
+
+    def _check(self, num_planned: int) -> None:
+        from stalloc_accel import _core
+        while True:
+            self._step_ended.clear()
+            trace = self._engine.recorded()
+            num_steps = len(trace["step_begin"]) - 1
+            if num_steps > num_planned:
+                break
+            if self._cancelled or self._engine.recording_overflowed():
+                raise StallocError(describe("checking the plan", "num_steps", num_steps,
+                                            "no step was recorded after planning", "Nothing to do."))
+            self._step_ended.wait()
+        self.num_events = len(trace["event_size"])
+        self.agreement = _core.agreement(self.current, 0, trace, num_steps - 1)
