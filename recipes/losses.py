@@ -1,0 +1,21 @@
+"""Losses written so that two runs can be compared bit for bit."""
+
+from __future__ import annotations
+
+import os
+
+
+class LossFile:
+    """One line a step: the loss as a hex float. Without a path the losses are only printed."""
+
+    def __init__(self, path: str | None):
+        rank = os.environ.get("RANK", "0")
+        self._is_printing = rank == "0"
+        self._file = open(path.replace("{rank}", rank), "w") if path else None
+
+    def add(self, loss: float) -> None:
+        if self._is_printing:
+            print(f"loss {loss:.6f}", flush=True)
+        if self._file is not None:
+            self._file.write(float(loss).hex() + "\n")
+            self._file.flush()
