@@ -191,3 +191,9 @@ def launcher_settings() -> dict[str, str]:
     """What a launcher tells its ranks about the run: Accelerate's own variables, without addresses and ports."""
     prefixes = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_")
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
+
+
+def num_visible_devices() -> int | None:
+    """How many devices CUDA_VISIBLE_DEVICES names; None where it is not set. Which ones they are does not matter."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if listed is None else len([part for part in listed.split(",") if part.strip()])
