@@ -95,7 +95,7 @@ void check_plan(const Plan& plan) {
     const std::string violation = find_violation(by_role[role], plan.arena_bytes[role]);
     if (!violation.empty())
       throw Error("Plan refused: role=" + std::to_string(role) + ", " + violation +
-                  ". Delete the plan, it will be made anew.");
+                  " Delete the plan, it will be made anew.");
   }
 }
 

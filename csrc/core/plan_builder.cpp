@@ -1,6 +1,10 @@
 #include "core/plan_builder.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "core/lifetimes.h"
 #include "core/period.h"
@@ -113,44 +117,95 @@ class TimelineBuilder {
   std::vector<std::vector<std::int32_t>> tables_;
 };
 
+// A cyclic slot, and the block of the prologue that holds its place in the first pass, if there is one.
+struct CyclicSlot {
+  Slot* slot = nullptr;
+  Slot* predecessor = nullptr;
+};
+
+// What is alive when the window opens is what the cyclic slots will hold at every later turn. Such a block gets
+// the slot of its successor and, for placing and checking, ends where the window begins: there the slot's own
+// wrapped part takes over.
+void find_predecessors(Plan& plan, RoleIndex role, std::vector<CyclicSlot>& cyclic) {
+  std::multimap<std::pair<Bytes, Tick>, CyclicSlot*> by_size_and_end;
+  for (CyclicSlot& entry : cyclic) {
+    const Tick wrapped_end = plan.window_begin + (entry.slot->death - plan.window_end);
+    by_size_and_end.emplace(std::make_pair(entry.slot->size, wrapped_end), &entry);
+  }
+  for (Slot& slot : plan.slots) {
+    if (slot.role != role || slot.kind != SlotKind::kTemporary || slot.birth >= plan.window_begin ||
+        slot.death <= plan.window_begin)
+      continue;
+    const auto found = by_size_and_end.lower_bound({slot.size, slot.death});
+    if (found == by_size_and_end.end() || found->first.first != slot.size) continue;
+    found->second->predecessor = &slot;
+    slot.death = plan.window_begin;
+    by_size_and_end.erase(found);
+  }
+}
+
+using CyclicOrder = bool (*)(const CyclicSlot&, const CyclicSlot&);
+
+// Which cyclic slots lie lowest: what is best depends on whether the fronts or the backs of their lives are
+// crowded, so each is tried until one meets the bound.
+constexpr std::array<CyclicOrder, 4> kCyclicOrders = {
+    [](const CyclicSlot& a, const CyclicSlot& b) { return a.slot->death - a.slot->birth > b.slot->death - b.slot->birth; },
+    [](const CyclicSlot& a, const CyclicSlot& b) { return a.slot->birth < b.slot->birth; },
+    [](const CyclicSlot& a, const CyclicSlot& b) { return a.slot->death > b.slot->death; },
+    [](const CyclicSlot& a, const CyclicSlot& b) { return a.slot->death < b.slot->death; },
+};
+
 // Cyclic slots all live at the cut, so stacking them there wastes nothing; they stand as obstacles to the rest.
-std::vector<Obstacle> stack_cyclic(Plan& plan, RoleIndex role) {
-  std::vector<Slot*> cyclic;
-  for (Slot& slot : plan.slots)
-    if (slot.role == role && slot.kind == SlotKind::kCyclic) cyclic.push_back(&slot);
-  // Those that live longest lie lowest: the bytes above come free in one piece.
-  std::stable_sort(cyclic.begin(), cyclic.end(), [](const Slot* a, const Slot* b) {
-    return a->death - a->birth > b->death - b->birth;
-  });
+// Sets their offsets and those of their predecessors.
+std::vector<Obstacle> stack_cyclic(const Plan& plan, const std::vector<CyclicSlot>& cyclic) {
   std::vector<Obstacle> obstacles;
   Bytes offset = 0;
-  for (Slot* slot : cyclic) {
-    slot->offset = offset;
-    offset += slot->size;
-    obstacles.push_back({slot->birth, plan.window_end, slot->offset, slot->size});
-    obstacles.push_back({plan.window_begin, plan.window_begin + (slot->death - plan.window_end), slot->offset, slot->size});
+  for (const CyclicSlot& entry : cyclic) {
+    Slot& slot = *entry.slot;
+    slot.offset = offset;
+    offset += slot.size;
+    obstacles.push_back({slot.birth, plan.window_end, slot.offset, slot.size});
+    const Tick wrapped_end = plan.window_begin + (slot.death - plan.window_end);
+    Tick wrapped_begin = plan.window_begin;
+    if (entry.predecessor != nullptr) {
+      entry.predecessor->offset = slot.offset;
+      wrapped_begin = entry.predecessor->birth;
+    }
+    obstacles.push_back({wrapped_begin, wrapped_end, slot.offset, slot.size});
   }
   return obstacles;
 }
 
 void place_role(Plan& plan, RoleIndex role, const PlannerOptions& options) {
-  const std::vector<Obstacle> obstacles = stack_cyclic(plan, role);
+  std::vector<CyclicSlot> cyclic;
+  for (Slot& slot : plan.slots)
+    if (slot.role == role && slot.kind == SlotKind::kCyclic) cyclic.push_back({&slot, nullptr});
+  find_predecessors(plan, role, cyclic);
   std::vector<Buffer> buffers;
   std::vector<Slot*> slots;
+  std::set<const Slot*> stacked;
+  for (const CyclicSlot& entry : cyclic) stacked.insert(entry.predecessor);
   for (Slot& slot : plan.slots) {
-    if (slot.role != role || (slot.kind != SlotKind::kTemporary && slot.kind != SlotKind::kPersistent)) continue;
+    if (slot.role != role || stacked.count(&slot) != 0 ||
+        (slot.kind != SlotKind::kTemporary && slot.kind != SlotKind::kPersistent))
+      continue;
     buffers.push_back({slot.birth, slot.death, slot.size});
     slots.push_back(&slot);
   }
-  Bytes stacked = 0;
-  for (const Obstacle& obstacle : obstacles) stacked = std::max(stacked, obstacle.offset + obstacle.size);
-  plan.arena_bytes.push_back(stacked);
-  plan.lower_bound_bytes.push_back(stacked);
-  if (buffers.empty()) return;
-  const Placement placement = place(buffers, obstacles, options);
-  for (std::size_t i = 0; i < slots.size(); ++i) slots[i]->offset = placement.offsets[i];
-  plan.arena_bytes.back() = std::max(stacked, round_up(placement.peak_bytes, kAlignment));
-  plan.lower_bound_bytes.back() = placement.lower_bound_bytes;
+  Placement best;
+  std::vector<CyclicSlot> best_stack;
+  for (const CyclicOrder order : kCyclicOrders) {
+    std::stable_sort(cyclic.begin(), cyclic.end(), order);
+    Placement placement = place(buffers, stack_cyclic(plan, cyclic), options);
+    if (order != kCyclicOrders.front() && placement.peak_bytes >= best.peak_bytes) continue;
+    best = std::move(placement);
+    best_stack = cyclic;
+    if (cyclic.size() < 2 || best.peak_bytes <= best.lower_bound_bytes) break;
+  }
+  stack_cyclic(plan, best_stack);
+  for (std::size_t i = 0; i < slots.size(); ++i) slots[i]->offset = best.offsets[i];
+  plan.arena_bytes.push_back(round_up(best.peak_bytes, kAlignment));
+  plan.lower_bound_bytes.push_back(best.lower_bound_bytes);
 }
 
 }  // namespace

@@ -10,9 +10,11 @@ Engine::Engine(Upstream& upstream) : impl_(std::make_unique<Impl>(*this, upstrea
 }
 
 Engine::~Engine() {
-  deactivate();
-  set_serve_gaps(false);
-  trim(true);
+  for (Arena::Extent* extent : impl_->extents) {
+    void* base = reinterpret_cast<void*>(extent->base);
+    ExtentTable::withdraw(base);
+    impl_->upstream.deallocate(base);
+  }
 }
 
 Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)) {
