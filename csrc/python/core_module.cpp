@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Planner, engine and simulated upstreams of stalloc-accel.";
   stalloc::bind_planner(m);
   stalloc::bind_engine(m);
+  stalloc::bind_simulation(m);
 }

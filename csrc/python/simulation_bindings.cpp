@@ -1,6 +1,7 @@
 // _core.ReplayTrace, _core.replay: histories through the models of the allocators.
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 
 #include "python/bindings.h"
 #include "runtime/simulated_replay.h"
+#include "runtime/simulated_run.h"
 #include "runtime/simulated_trace.h"
 
 namespace py = pybind11;
@@ -26,7 +28,7 @@ Column<T> to_column(const std::vector<T>& values) {
   return Column<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-ReplayTrace trace_of(const Column<std::uint8_t>& action, const Column<std::uint64_t>& address,
+std::shared_ptr<ReplayTrace> trace_of(const Column<std::uint8_t>& action, const Column<std::uint64_t>& address,
                      const Column<std::int64_t>& size, const Column<std::uint64_t>& stream,
                      const Column<std::int64_t>& step_begin) {
   const auto count = static_cast<std::size_t>(action.size());
@@ -37,7 +39,8 @@ ReplayTrace trace_of(const Column<std::uint8_t>& action, const Column<std::uint6
   }
   std::vector<std::int64_t> steps(step_begin.data(), step_begin.data() + step_begin.size());
   const py::gil_scoped_release release;
-  return make_replay_trace(action.data(), address.data(), size.data(), stream.data(), count, std::move(steps));
+  return std::make_shared<ReplayTrace>(
+      make_replay_trace(action.data(), address.data(), size.data(), stream.data(), count, std::move(steps)));
 }
 
 CachingOptions options_of(const py::dict& given) {
@@ -68,6 +71,12 @@ py::dict to_dict(const ReplayResult& result) {
   return out;
 }
 
+std::unique_ptr<SimulatedRun> run_of(std::shared_ptr<ReplayTrace> trace, const py::dict& given) {
+  const Bytes limit = given.contains("limit_bytes") ? py::cast<Bytes>(given["limit_bytes"]) : 0;
+  const bool audited = given.contains("handover_audited") && py::cast<bool>(given["handover_audited"]);
+  return std::make_unique<SimulatedRun>(std::move(trace), limit, options_of(given), audited);
+}
+
 // The caller's options carry "limit_bytes" (0: none) beside those of CachingOptions.
 py::dict replay(const ReplayTrace& trace, const std::string& policy, const py::dict& given) {
   const CachingOptions options = options_of(given);
@@ -86,13 +95,26 @@ py::dict replay(const ReplayTrace& trace, const std::string& policy, const py::d
 }  // namespace
 
 void bind_simulation(py::module_& m) {
-  py::class_<ReplayTrace>(m, "ReplayTrace")
+  py::class_<ReplayTrace, std::shared_ptr<ReplayTrace>>(m, "ReplayTrace")
       .def(py::init(&trace_of), py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"),
            py::arg("step_begin"))
       .def_property_readonly("num_events", &ReplayTrace::num_events)
+      .def_property_readonly("step_begin", [](const ReplayTrace& trace) { return to_column(trace.step_begin); })
       .def_property_readonly("num_blocks", [](const ReplayTrace& trace) { return trace.blocks.size(); })
       .def_readonly("unknown_frees", &ReplayTrace::unknown_frees)
       .def_readonly("double_births", &ReplayTrace::double_births);
+  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  py::class_<SimulatedRun>(m, "SimulatedRun")
+      .def(py::init(&run_of), py::arg("trace"), py::arg("options"))
+      .def("advance", &SimulatedRun::advance, py::arg("end"), Unlocked())
+      .def("finish", [](SimulatedRun& run) { return to_dict(run.finish()); })
+      .def("empty_cache", &SimulatedRun::empty_cache)
+      .def_property_readonly("engine", &SimulatedRun::engine, py::return_value_policy::reference_internal)
+      .def_property_readonly("offence", &SimulatedRun::offence)
+      .def_property_readonly("allocated_bytes", &SimulatedRun::allocated_bytes)
+      .def_property_readonly("reserved_bytes", &SimulatedRun::reserved_bytes)
+      .def_property_readonly("pinned_bytes", &SimulatedRun::pinned_bytes)
+      .def_property_readonly("stranded_bytes", &SimulatedRun::stranded_bytes);
   m.def("replay", &replay, py::arg("trace"), py::arg("policy"), py::arg("options"));
 }
 

@@ -9,8 +9,6 @@
 namespace stalloc {
 namespace {
 
-Bytes rounded_request(Bytes size) noexcept { return std::max(kAlignment, round_up(size, kAlignment)); }
-
 template <typename Model>
 class Replay {
  public:

@@ -70,6 +70,9 @@ class StepMeter {
   Bytes rounded_peak_ = 0;
 };
 
+// What torch hands out for a request at the least, and what we do.
+inline Bytes rounded_request(Bytes size) noexcept { return size <= 0 ? kAlignment : round_up(size, kAlignment); }
+
 ReplayResult replay_native(const ReplayTrace& trace, Bytes limit_bytes, const CachingOptions& options);
 ReplayResult replay_expandable(const ReplayTrace& trace, Bytes limit_bytes, const CachingOptions& options);
 

@@ -28,6 +28,7 @@ class SimulatedUpstream final : public Upstream {
   // For the one thread that replays; not while another uses the engine.
   SimulatedDevice& device() noexcept { return device_; }
   SimulatedNative& native() noexcept { return native_; }
+  const SimulatedNative& native() const noexcept { return native_; }
   SimulatedStreams& streams() noexcept { return streams_; }
   Bytes extent_bytes() const noexcept { return extent_bytes_; }  // as the native allocator counts them
   const std::string& offence() const noexcept { return offence_; }  // an extent given back while in use
