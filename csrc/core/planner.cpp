@@ -17,6 +17,7 @@ Placement place(const std::vector<Buffer>& buffers, const std::vector<Obstacle>&
   placement.lower_bound_bytes = problem.lower_bound * problem.unit_bytes;
   placement.optimal = placement.peak_bytes == placement.lower_bound_bytes;
   placement.method = "best_fit";
+  offsets.resize(buffers.size());
   for (Units& offset : offsets) offset *= problem.unit_bytes;
   placement.offsets = std::move(offsets);
   placement.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

@@ -4,6 +4,14 @@
 #include <numeric>
 
 namespace stalloc {
+namespace {
+
+PlacedItem placed_item(const Problem& problem, const Offsets& offsets, ItemIndex i) {
+  const Units offset = offsets[static_cast<std::size_t>(i)];
+  return {problem.item(i).lower, problem.item(i).upper, offset, offset + problem.item(i).size};
+}
+
+}  // namespace
 
 PlacedIndex::PlacedIndex(Instant num_instants) : num_instants_(num_instants) {
   std::size_t capacity = 1;
@@ -12,7 +20,7 @@ PlacedIndex::PlacedIndex(Instant num_instants) : num_instants_(num_instants) {
   count_.resize(2 * capacity, 0);
 }
 
-void PlacedIndex::add(const FixedItem& placed) {
+void PlacedIndex::add(const PlacedItem& placed) {
   std::size_t node = 1;
   Instant begin = 0, end = num_instants_;
   for (;;) {
@@ -36,7 +44,7 @@ void PlacedIndex::collect(Instant lower, Instant upper, std::vector<std::pair<Un
 void PlacedIndex::collect_below(std::size_t node, Instant begin, Instant end, Instant lower, Instant upper,
                                 std::vector<std::pair<Units, Units>>& ranges) const {
   if (node >= nodes_.size() || begin >= end || count_[node] == 0) return;
-  for (const FixedItem& entry : nodes_[node]) {
+  for (const PlacedItem& entry : nodes_[node]) {
     if (entry.lower < upper && lower < entry.upper) ranges.emplace_back(entry.begin, entry.end);
   }
   const Instant middle = begin + (end - begin) / 2;
@@ -57,22 +65,22 @@ Units tightest_gap(std::vector<std::pair<Units, Units>>& ranges, Units size) {
 
 Offsets place_in_order(const Problem& problem, const std::vector<ItemIndex>& order) {
   PlacedIndex index(problem.num_instants);
-  for (const FixedItem& fixed : problem.obstacles) index.add(fixed);
-  Offsets offsets(problem.items.size(), kUnplaced);
+  Offsets offsets = unplaced_offsets(problem);
+  for (ItemIndex i = problem.num_movable; i < problem.num_items(); ++i) index.add(placed_item(problem, offsets, i));
   std::vector<std::pair<Units, Units>> ranges;
   for (const ItemIndex i : order) {
-    const Item& item = problem.items[static_cast<std::size_t>(i)];
+    const Item& item = problem.item(i);
     ranges.clear();
     index.collect(item.lower, item.upper, ranges);
     const Units offset = tightest_gap(ranges, item.size);
     offsets[static_cast<std::size_t>(i)] = offset;
-    index.add({item.lower, item.upper, offset, offset + item.size});
+    index.add(placed_item(problem, offsets, i));
   }
   return offsets;
 }
 
 Offsets place_by_size(const Problem& problem) {
-  std::vector<ItemIndex> order(problem.items.size());
+  std::vector<ItemIndex> order(static_cast<std::size_t>(problem.num_movable));
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](ItemIndex left, ItemIndex right) {
     const Item& a = problem.items[static_cast<std::size_t>(left)];

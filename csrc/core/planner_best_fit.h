@@ -8,13 +8,20 @@
 
 namespace stalloc {
 
+struct PlacedItem {
+  Instant lower = 0;
+  Instant upper = 0;
+  Units begin = 0;
+  Units end = 0;
+};
+
 // What is placed, found by lifetime. An interval tree over instants: an entry is kept at the topmost node
 // whose middle it spans. O(log n + found) a query, memory linear in entries and instants.
 class PlacedIndex {
  public:
   explicit PlacedIndex(Instant num_instants);
 
-  void add(const FixedItem& placed);
+  void add(const PlacedItem& placed);
   // The address ranges [begin, end) of all that lives at some time in [lower, upper), appended unsorted.
   void collect(Instant lower, Instant upper, std::vector<std::pair<Units, Units>>& ranges) const;
 
@@ -23,7 +30,7 @@ class PlacedIndex {
                      std::vector<std::pair<Units, Units>>& ranges) const;
 
   Instant num_instants_;
-  std::vector<std::vector<FixedItem>> nodes_;  // heap order
+  std::vector<std::vector<PlacedItem>> nodes_;  // heap order
   std::vector<ItemIndex> count_;               // entries at and below each node
 };
 
