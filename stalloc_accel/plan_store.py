@@ -13,11 +13,12 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stalloc_accel import plan_file
+from stalloc_accel import __version__, plan_file
 from stalloc_accel.cache_directory import CacheDirectory, FileStatus, files_in
 from stalloc_accel.errors import PlanFileError, describe
 from stalloc_accel.fingerprint.key import DIGEST_LENGTH, DIGEST_PATTERN, Key, canonical_json
@@ -68,13 +69,16 @@ class PlanStore:
         return self._guarded(lambda: self._load(key.digest))
 
     def put(self, key: Key, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-        """Keeps a plan in the place of an older one of the same key. False where it could not be kept."""
+        """Keeps a plan in the place of an older one of the same key. False where it could not be kept.
+
+        The file's facts are those given, and when and by which version it was made, its slots and its bytes.
+        """
         if self.mode != "readwrite":
             return False
         name = key.digest + _PLAN_SUFFIX
 
         def write() -> bool:
-            data = plan_file.encode(key, plan, facts)
+            data = plan_file.encode(key, plan, {**_figures_of(plan), **facts})
             self._directory.write(name, data, lambda directory: self._evict(directory, name), self._lock_timeout_s)
             return True
 
@@ -262,6 +266,11 @@ class PlanStore:
         if text not in self._told:
             self._told.add(text)
             _LOGGER.warning("%s", text)
+
+
+def _figures_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    return {"created": int(time.time()), "stalloc": __version__, "slots": len(plan["slot_size"]),
+            "arena_bytes": int(sum(plan["arena_bytes"])), "lower_bound_bytes": int(sum(plan["lower_bound_bytes"]))}
 
 
 def _check_same_software(launch_key: Key, key: Key) -> None:
