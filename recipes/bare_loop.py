@@ -19,6 +19,7 @@ def train(args) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with Session(StallocConfig(enabled=True)) as session:
         model = llama(args.size).to(device)
+        session.attach(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         data = RandomTokens(
             num_samples=args.batch * args.steps, length=args.length, vocab_size=model.config.vocab_size

@@ -13,15 +13,15 @@ __all__ = ["Session", "StallocCallback", "StallocConfig", "StallocPlugin", "__ve
 
 if TYPE_CHECKING:
     from .config import StallocConfig
-    from .integrations.accelerate import StallocPlugin
-    from .integrations.trainer import StallocCallback
+    from .integrations.accelerate_plugin import StallocPlugin
+    from .integrations.trainer_callback import StallocCallback
     from .session import Session
 
 _HOME = {
     "Session": ".session",
-    "StallocCallback": ".integrations.trainer",
+    "StallocCallback": ".integrations.trainer_callback",
     "StallocConfig": ".config",
-    "StallocPlugin": ".integrations.accelerate",
+    "StallocPlugin": ".integrations.accelerate_plugin",
 }
 
 
