@@ -8,40 +8,38 @@
 
 namespace stalloc {
 
-struct PlacedItem {
-  Instant lower = 0;
-  Instant upper = 0;
-  Units begin = 0;
-  Units end = 0;
-};
-
 // What is placed, found by lifetime. An interval tree over instants: an entry is kept at the topmost node
 // whose middle it spans. O(log n + found) a query, memory linear in entries and instants.
 class PlacedIndex {
  public:
-  explicit PlacedIndex(Instant num_instants);
+  // Starts with all that has an offset.
+  PlacedIndex(const Problem& problem, const Offsets& offsets);
 
-  void add(const PlacedItem& placed);
-  // The address ranges [begin, end) of all that lives at some time in [lower, upper), appended unsorted.
-  void collect(Instant lower, Instant upper, std::vector<std::pair<Units, Units>>& ranges) const;
+  void add(ItemIndex i, Units offset);
+  // The start of the tightest gap that holds the item for its life; the end of all when there is none.
+  Units tightest_place(const Item& item);
+  // The lowest start where the item fits for its life.
+  Units lowest_place(const Item& item);
 
  private:
-  void collect_below(std::size_t node, Instant begin, Instant end, Instant lower, Instant upper,
-                     std::vector<std::pair<Units, Units>>& ranges) const;
+  struct Entry {
+    Instant lower = 0;
+    Instant upper = 0;
+    Units begin = 0;
+    Units end = 0;
+  };
 
-  Instant num_instants_;
-  std::vector<std::vector<PlacedItem>> nodes_;  // heap order
-  std::vector<ItemIndex> count_;               // entries at and below each node
+  void collect(std::size_t node, Instant begin, Instant end, const Item& item);
+  void collect_sorted(const Item& item);
+
+  const Problem& problem_;
+  std::vector<std::vector<Entry>> nodes_;  // heap order
+  std::vector<ItemIndex> count_;           // entries at and below each node
+  std::vector<std::pair<Units, Units>> ranges_;  // of the query at hand
 };
 
-// The tightest gap that holds `size` below the highest range, else the end of the highest. Sorts `ranges`.
-Units tightest_gap(std::vector<std::pair<Units, Units>>& ranges, Units size);
-
-// Larger items first, longer ones first among equals. `stop` is polled: what is left when it says so stays
-// unplaced.
-Offsets place_by_size(const Problem& problem);
-
-// Places items in the given order.
-Offsets place_in_order(const Problem& problem, const std::vector<ItemIndex>& order);
+// Gives every unplaced item a place, larger and longer ones first, wherever it is lowest or tightest; the
+// peak is what it becomes.
+void place_rest(const Problem& problem, Offsets& offsets);
 
 }  // namespace stalloc

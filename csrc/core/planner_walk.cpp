@@ -1,0 +1,194 @@
+#include "core/planner_walk.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+namespace stalloc {
+namespace {
+
+constexpr ItemIndex kEdge = -1;
+constexpr float kExactFitBonus = 5.0F;
+
+// log2 read off the bits, straight between powers of two: cheap, and the same on every machine.
+float rough_log2(float value) noexcept {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<float>(bits) * (1.0F / 8388608.0F) - 127.0F;
+}
+
+}  // namespace
+
+Walk::Walk(const Problem& problem, TimeDirection direction, Units capacity, const PeakOutStyle& style,
+           Offsets& offsets)
+    : problem_(problem), direction_(direction), capacity_(capacity), style_(style), offsets_(offsets),
+      below_(problem.items.size(), kEdge), above_(problem.items.size(), kEdge) {
+  for (ItemIndex i = problem.num_movable; i < problem.num_items(); ++i) fixed_by_birth_.push_back(i);
+  std::sort(fixed_by_birth_.begin(), fixed_by_birth_.end(), [&](ItemIndex a, ItemIndex b) {
+    const Instant born_a = direction.birth(problem.item(a)), born_b = direction.birth(problem.item(b));
+    return born_a != born_b ? born_a < born_b : a < b;
+  });
+}
+
+void Walk::run(const std::vector<ItemIndex>& alive, const std::vector<ItemIndex>& births) {
+  const auto dies_later = [this](ItemIndex a, ItemIndex b) {
+    const Instant dead_a = direction_.death(problem_.item(a)), dead_b = direction_.death(problem_.item(b));
+    return dead_a != dead_b ? dead_a > dead_b : a > b;
+  };
+  start(alive);
+  std::make_heap(deaths_.begin(), deaths_.end(), dies_later);
+  for (const ItemIndex born : births) {
+    const Item& item = problem_.item(born);
+    const Instant now = direction_.birth(item);
+    while (!deaths_.empty() && direction_.death(problem_.item(deaths_.front())) <= now) {
+      release(deaths_.front());
+      std::pop_heap(deaths_.begin(), deaths_.end(), dies_later);
+      deaths_.pop_back();
+    }
+    const Units offset = problem_.is_fixed(born) ? offsets_[static_cast<std::size_t>(born)] : choose(born);
+    if (offset == kUnplaced) continue;
+    occupy(born, offset);
+    deaths_.push_back(born);
+    std::push_heap(deaths_.begin(), deaths_.end(), dies_later);
+  }
+}
+
+void Walk::start(const std::vector<ItemIndex>& alive) {
+  for (const ItemIndex i : alive) {
+    if (offsets_[static_cast<std::size_t>(i)] != kUnplaced) deaths_.push_back(i);
+  }
+  std::sort(deaths_.begin(), deaths_.end(), [&](ItemIndex a, ItemIndex b) {
+    return offsets_[static_cast<std::size_t>(a)] < offsets_[static_cast<std::size_t>(b)];
+  });
+  Units reached = 0;
+  ItemIndex below = kEdge;
+  for (const ItemIndex i : deaths_) {
+    const Units offset = offsets_[static_cast<std::size_t>(i)];
+    if (offset > reached) gaps_.push_back({reached, offset, below, i});
+    below_[static_cast<std::size_t>(i)] = below;
+    if (below != kEdge) above_[static_cast<std::size_t>(below)] = i;
+    reached = offset + problem_.item(i).size;
+    below = i;
+  }
+  if (reached < capacity_) gaps_.push_back({reached, capacity_, below, kEdge});
+}
+
+void Walk::release(ItemIndex dead) {
+  const ItemIndex below = below_[static_cast<std::size_t>(dead)], above = above_[static_cast<std::size_t>(dead)];
+  if (below != kEdge) above_[static_cast<std::size_t>(below)] = above;
+  if (above != kEdge) below_[static_cast<std::size_t>(above)] = below;
+  Gap gap{offsets_[static_cast<std::size_t>(dead)], 0, below, above};
+  gap.end = gap.begin + problem_.item(dead).size;
+  auto next = std::lower_bound(gaps_.begin(), gaps_.end(), gap.begin,
+                               [](const Gap& other, Units begin) { return other.begin < begin; });
+  const bool joins_above = next != gaps_.end() && next->begin == gap.end;
+  const bool joins_below = next != gaps_.begin() && std::prev(next)->end == gap.begin;
+  if (joins_above) gap.end = next->end;
+  if (joins_below) gap.begin = std::prev(next)->begin;
+  if (joins_above && joins_below) next = gaps_.erase(next);
+  if (joins_below) {
+    *std::prev(next) = gap;
+  } else if (joins_above) {
+    *next = gap;
+  } else {
+    gaps_.insert(next, gap);
+  }
+}
+
+void Walk::occupy(ItemIndex born, Units offset) {
+  const Units end = offset + problem_.item(born).size;
+  auto after = std::upper_bound(gaps_.begin(), gaps_.end(), offset,
+                                [](Units begin, const Gap& other) { return begin < other.begin; });
+  const auto gap = std::prev(after);  // the one that holds the place
+  const Gap whole = *gap;
+  offsets_[static_cast<std::size_t>(born)] = offset;
+  below_[static_cast<std::size_t>(born)] = whole.below;
+  above_[static_cast<std::size_t>(born)] = whole.above;
+  if (whole.below != kEdge) above_[static_cast<std::size_t>(whole.below)] = born;
+  if (whole.above != kEdge) below_[static_cast<std::size_t>(whole.above)] = born;
+  const Gap lower{whole.begin, offset, whole.below, born}, upper{end, whole.end, born, whole.above};
+  if (lower.begin < lower.end && upper.begin < upper.end) {
+    *gap = lower;
+    gaps_.insert(after, upper);
+  } else if (lower.begin < lower.end) {
+    *gap = lower;
+  } else if (upper.begin < upper.end) {
+    *gap = upper;
+  } else {
+    gaps_.erase(gap);
+  }
+}
+
+Units Walk::choose(ItemIndex born) {
+  Choice best;
+  const Units size = problem_.item(born).size;
+  find_fixed_ahead(born);
+  for (const Gap& gap : gaps_) {
+    if (gap.end - gap.begin < size) continue;
+    if (fixed_ahead_.empty()) {
+      score_gap(born, gap, best);
+    } else {
+      score_cut_gap(born, gap, best);
+    }
+  }
+  return best.offset;
+}
+
+float Walk::time_apart(ItemIndex neighbour, Instant death) const {
+  if (neighbour == kEdge) return style_.edge_distance;
+  return static_cast<float>(std::abs(direction_.death(problem_.item(neighbour)) - death));
+}
+
+// The lower end of the gap and its upper end are two places; lower scores are better.
+void Walk::score_gap(ItemIndex born, const Gap& gap, Choice& best) const {
+  const Units size = problem_.item(born).size;
+  const Units left_over = gap.end - gap.begin - size;
+  const Instant death = direction_.death(problem_.item(born));
+  float low = rough_log2(1.0F + time_apart(gap.below, death));
+  float high = rough_log2(1.0F + time_apart(gap.above, death));
+  if (left_over == 0) {
+    low = high = std::min(low, high) - kExactFitBonus;
+  } else {
+    const float misfit =
+        1.0F + style_.fit_weight * rough_log2(1.0F + static_cast<float>(left_over) / static_cast<float>(size));
+    low += misfit;
+    high += misfit;
+  }
+  if (best.offset == kUnplaced || low < best.score) best = {gap.begin, low};
+  if (high < best.score) best = {gap.end - size, high};
+}
+
+void Walk::score_cut_gap(ItemIndex born, const Gap& gap, Choice& best) const {
+  const Units size = problem_.item(born).size;
+  Gap part = gap;
+  for (const auto& [begin, end] : fixed_ahead_) {
+    if (begin >= gap.end) break;
+    if (end <= part.begin) continue;
+    part.end = begin;
+    part.above = kEdge;
+    if (part.end - part.begin >= size) score_gap(born, part, best);
+    part.begin = end;
+    part.below = kEdge;
+  }
+  part.end = gap.end;
+  part.above = gap.above;
+  if (part.end - part.begin >= size) score_gap(born, part, best);
+}
+
+void Walk::find_fixed_ahead(ItemIndex born) {
+  fixed_ahead_.clear();
+  if (fixed_by_birth_.empty()) return;
+  const Item& item = problem_.item(born);
+  const auto first = std::upper_bound(
+      fixed_by_birth_.begin(), fixed_by_birth_.end(), direction_.birth(item),
+      [&](Instant now, ItemIndex i) { return now < direction_.birth(problem_.item(i)); });
+  for (auto fixed = first; fixed != fixed_by_birth_.end(); ++fixed) {
+    if (direction_.birth(problem_.item(*fixed)) >= direction_.death(item)) break;
+    const Units begin = offsets_[static_cast<std::size_t>(*fixed)];
+    fixed_ahead_.emplace_back(begin, begin + problem_.item(*fixed).size);
+  }
+  std::sort(fixed_ahead_.begin(), fixed_ahead_.end());
+}
+
+}  // namespace stalloc
