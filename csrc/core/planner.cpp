@@ -1,29 +1,102 @@
 #include "core/planner.h"
 
-#include <chrono>
+#include <algorithm>
+#include <memory>
+#include <thread>
 
-#include "core/planner_best_fit.h"
-#include "core/planner_peak_out.h"
+#include "core/planner_deadline.h"
 #include "core/planner_problem.h"
+#include "core/planner_search.h"
 
 namespace stalloc {
+namespace {
+
+using Searches = std::vector<std::unique_ptr<ComponentSearch>>;
+
+// Runs task(0) .. task(count - 1) on some threads, the calling one among them. What each does must not depend on
+// which thread it runs on, so that results depend on the seed and the number of threads only.
+template <class Task>
+void run_tasks(std::size_t count, int num_threads, Task task) {
+  std::atomic<std::size_t> next{0};
+  auto work = [&] {
+    for (std::size_t k = next++; k < count; k = next++) task(k);
+  };
+  std::vector<std::thread> threads;
+  const std::size_t helpers = std::min(count, static_cast<std::size_t>(std::max(1, num_threads))) - 1;
+  for (std::size_t k = 0; k < helpers; ++k) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+Searches start_searches(const Problem& problem, Units goal, const PlannerOptions& options) {
+  const std::vector<ComponentSpan> spans = find_components(problem);
+  Searches searches(spans.size());
+  if (spans.empty()) return searches;
+  run_tasks(spans.size(), options.num_threads, [&](std::size_t k) {
+    searches[k] = std::make_unique<ComponentSearch>(make_component(problem, spans[k]), goal, options.seed + k);
+    searches[k]->find_first_answer();
+  });
+  return searches;
+}
+
+// The components with the highest peaks, as many as there are threads; when fewer fall short of the goal,
+// the worst gets several attempts at once.
+std::vector<ComponentSearch*> choose_searches(const Searches& searches, std::size_t count) {
+  std::vector<ComponentSearch*> chosen;
+  for (const auto& search : searches) {
+    if (!search->is_done()) chosen.push_back(search.get());
+  }
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const ComponentSearch* a, const ComponentSearch* b) { return a->peak() > b->peak(); });
+  const std::size_t num_short = std::min(chosen.size(), count);
+  chosen.resize(num_short);
+  if (num_short == 0) return chosen;
+  for (std::size_t k = 0; chosen.size() < count; ++k) chosen.push_back(chosen[k % num_short]);
+  return chosen;
+}
+
+void improve(const Searches& searches, int num_threads, const Deadline& deadline) {
+  const auto count = static_cast<std::size_t>(std::max(1, num_threads));
+  while (!deadline.is_over()) {
+    const std::vector<ComponentSearch*> chosen = choose_searches(searches, count);
+    if (chosen.empty()) return;
+    std::vector<Attempt> attempts;
+    for (ComponentSearch* search : chosen) attempts.push_back(search->plan_attempt());
+    std::vector<AttemptResult> results(chosen.size());
+    run_tasks(chosen.size(), num_threads,
+              [&](std::size_t k) { results[k] = chosen[k]->carry_out(attempts[k], deadline); });
+    for (std::size_t k = 0; k < chosen.size(); ++k) chosen[k]->learn(attempts[k], std::move(results[k]));
+  }
+}
+
+void collect(const Searches& searches, Placement& placement, Bytes unit_bytes) {
+  for (const auto& search : searches) {
+    const std::vector<ItemIndex>& origin = search->origin();
+    for (std::size_t i = 0; i < origin.size(); ++i) {
+      placement.offsets[static_cast<std::size_t>(origin[i])] = search->offsets()[i] * unit_bytes;
+    }
+  }
+}
+
+}  // namespace
 
 Placement place(const std::vector<Buffer>& buffers, const std::vector<Obstacle>& obstacles,
                 const PlannerOptions& options) {
-  const auto started = std::chrono::steady_clock::now();
+  const Deadline deadline(options.deadline_s, options.cancelled);
   const Problem problem = make_problem(buffers, obstacles, options.alignment);
-  Offsets offsets = unplaced_offsets(problem);
-  if (problem.num_movable > 0) offsets = PeakOut(problem).place(problem.lower_bound, {});
-  place_rest(problem, offsets);
+  const Units goal = std::max(problem.lower_bound, options.capacity / problem.unit_bytes);
+  const Searches searches = start_searches(problem, goal, options);
+  improve(searches, options.num_threads, deadline);
   Placement placement;
-  placement.peak_bytes = peak_of(problem, offsets) * problem.unit_bytes;
+  placement.offsets.resize(buffers.size());
+  collect(searches, placement, problem.unit_bytes);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    placement.peak_bytes = std::max(placement.peak_bytes, placement.offsets[i] + round_up(buffers[i].size, options.alignment));
+  }
   placement.lower_bound_bytes = problem.lower_bound * problem.unit_bytes;
   placement.optimal = placement.peak_bytes == placement.lower_bound_bytes;
   placement.method = "peak_out";
-  offsets.resize(buffers.size());
-  for (Units& offset : offsets) offset *= problem.unit_bytes;
-  placement.offsets = std::move(offsets);
-  placement.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  placement.elapsed_s = deadline.elapsed_s();
   return placement;
 }
 
