@@ -1,0 +1,185 @@
+"""Replays a history through the models of torch's allocators and through our own engine and session."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from stalloc_accel import _core
+from stalloc_accel.config import StallocConfig
+from stalloc_accel.errors import StallocError, describe
+from stalloc_accel.memory import Peaks
+from stalloc_accel.session import Session
+
+POLICIES = ("native", "expandable", "stalloc")
+
+
+class UnsafeReuseError(StallocError):
+    """Our engine gave out bytes that were live or might still be in use. Always a bug of ours."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocatorOptions:
+    """The options of PYTORCH_CUDA_ALLOC_CONF that the models know."""
+
+    max_split_size_bytes: int | None = None
+    """Larger cached blocks are not split; torch's default is no limit."""
+
+    garbage_collection_threshold: float = 0.0
+    """Share of the device's limit above which unused segments go back; 0 is off. Without a limit it does nothing."""
+
+    roundup_power2_divisions: tuple[int, ...] = ()
+    """Parts between two powers of two: one number for all sizes, or 16 for sizes from 1 MiB on; empty is off."""
+
+    def to_core(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"garbage_collection_threshold": self.garbage_collection_threshold}
+        if self.max_split_size_bytes is not None:
+            options["max_split_size"] = self.max_split_size_bytes
+        divisions = self.roundup_power2_divisions
+        if divisions:
+            options["roundup_power2_divisions"] = list(divisions) if len(divisions) == 16 else [divisions[0]] * 16
+        return options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayFigures:
+    """One policy on one history. Spans: 0 lies before the first step, 1 + k is step k, the last lies behind all."""
+
+    policy: str
+    step_reserved: np.ndarray  # at the start of each step, and at the end of the last
+    step_allocated: np.ndarray
+    span_allocated_peak: np.ndarray
+    span_reserved_peak: np.ndarray
+    rounded_peak_bytes: int  # of the requests rounded to 512 bytes
+    flushes: int  # failed requests that emptied the cache and tried again
+    died_at_event: int | None
+    seconds: float
+    activated_at_step: int | None = None
+    summary: dict[str, Any] | None = None  # Session.figures(), of our policy
+    plan: dict[str, Any] | None = None
+    stranded_bytes: int | None = None  # at the end: free bytes of segments that something outside the arena pins
+
+    @property
+    def survived(self) -> bool:
+        return self.died_at_event is None
+
+    def peaks(self, from_step: int | None = None) -> Peaks:
+        """Of the whole history, or from step `from_step` on."""
+        first = 0 if from_step is None else 1 + from_step
+        return Peaks(allocated_bytes=int(self.span_allocated_peak[first:].max(initial=0)),
+                     reserved_bytes=int(self.span_reserved_peak[first:].max(initial=0)))
+
+
+def replay(trace: Any, policy: str, *, options: AllocatorOptions | None = None, limit_bytes: int = 0,
+           config: StallocConfig | None = None, handover_audited: bool = False) -> ReplayFigures:
+    """Replays `trace` (a _core.ReplayTrace) under `limit_bytes` (0: none). `config` is read by the policy stalloc only.
+
+    Raises UnsafeReuseError where our engine reused bytes before it was safe.
+    """
+    core_options = (options or AllocatorOptions()).to_core() | {"limit_bytes": limit_bytes}
+    began = time.perf_counter()
+    if policy in ("native", "expandable"):
+        return _figures(policy, _core.replay(trace, policy, core_options), time.perf_counter() - began)
+    if policy != "stalloc":
+        raise StallocError(describe("replay", "policy", policy, f"must be one of {', '.join(POLICIES)}"))
+    run = _core.SimulatedRun(trace, core_options | {"handover_audited": handover_audited})
+    with ReplaySession(run, config or StallocConfig(cache="off", log_level="error")) as session:
+        survived = _drive(run, session, trace.step_begin)
+        if run.offence:
+            raise UnsafeReuseError(run.offence)
+        if survived:
+            run.advance(trace.num_events)
+        if run.offence:
+            raise UnsafeReuseError(run.offence)
+        figures = _figures(policy, run.finish(), time.perf_counter() - began)
+        return dataclasses.replace(figures, activated_at_step=session.activated_at_step, summary=session.figures(),
+                                   plan=session.served_plan, stranded_bytes=run.stranded_bytes)
+
+
+def _drive(run: Any, session: Session, step_begin: np.ndarray) -> bool:
+    """The first mark is where the first step begins, which nobody announces; every other one ends a step."""
+    for mark in step_begin[1:]:
+        if not run.advance(int(mark)):
+            return False
+        session.step()
+    return True
+
+
+def _figures(policy: str, result: dict[str, Any], seconds: float) -> ReplayFigures:
+    died = result["died_at_event"]
+    return ReplayFigures(policy=policy, step_reserved=result["step_reserved"], step_allocated=result["step_allocated"],
+                         span_allocated_peak=result["span_allocated_peak"],
+                         span_reserved_peak=result["span_reserved_peak"],
+                         rounded_peak_bytes=result["rounded_peak_bytes"], flushes=result["flushes"],
+                         died_at_event=None if died < 0 else died, seconds=seconds)
+
+
+class ReplaySession(Session):
+    """The real session over a simulated device. It waits for its planner at the boundary: replayed steps take no time."""
+
+    def __init__(self, run: Any, config: StallocConfig) -> None:
+        super().__init__(config)
+        self._run = run
+        self._wait_left_s = 3600.0
+
+    def _start_job(self, *args: Any, **kwargs: Any) -> None:
+        self._engine.was_copied.clear()
+        super()._start_job(*args, **kwargs)
+        self._engine.was_copied.wait(60.0)  # else the planner might find the step it is to be checked against
+
+    def _take_allocator(self) -> bool:
+        self._engine = _WatchedEngine(self._run.engine)
+        self._memory = SimulatedMemory(self._run)
+        self._is_early = True
+        return True
+
+
+class _WatchedEngine:
+    """The engine, and a flag that tells when the planner's thread has copied the recording."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.was_copied = threading.Event()
+
+    def recorded(self) -> dict[str, Any]:
+        trace = self._engine.recorded()
+        self.was_copied.set()
+        return trace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+class SimulatedMemory:
+    """The device of a _core.SimulatedRun. Its windows are the replay's spans, so it keeps no peaks of its own."""
+
+    backend = "cuda"
+    device_index = 0
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def peaks(self) -> Peaks:
+        return Peaks(allocated_bytes=self._run.allocated_bytes, reserved_bytes=self._run.reserved_bytes)
+
+    def start_window(self) -> None:
+        pass
+
+    def window_peaks(self) -> Peaks:
+        return self.peaks()
+
+    def reserved_bytes(self) -> int:
+        return self._run.reserved_bytes
+
+    def pinned_bytes(self) -> int:
+        return self._run.pinned_bytes
+
+    def total_bytes(self) -> int:
+        return 141 << 30
+
+    def empty_cache(self) -> None:
+        self._run.empty_cache()
