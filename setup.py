@@ -61,7 +61,7 @@ ParallelCompile("STALLOC_BUILD_JOBS", default=os.cpu_count(), needs_recompile=is
 setup(
     packages=find_packages(include=["stalloc_accel", "stalloc_accel.*"]) + ["stalloc_accel.csrc"],
     package_dir={"stalloc_accel.csrc": "csrc"},
-    package_data={"stalloc_accel.csrc": ["*/*.h", "*/*.cpp"]},
+    package_data={"stalloc_accel.csrc": ["*/*.h", "*/*.cpp", "torch/cuda_headers/crt/*.h"]},
     ext_modules=[core],
     cmdclass={"build_ext": BuildCore},
 )

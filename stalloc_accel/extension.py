@@ -99,7 +99,7 @@ def plan_build(backend: str) -> Build:
             others.append(csrc / "torch" / "cuda_headers")
     files = _files(csrc, backend)
     identity = [torch.version, torch.git_version, sys.version, platform.machine(), *_FLAGS, *map(str, others)]
-    contents = [path.read_bytes() for path in (*files, *sorted(csrc.glob("*/*.h")))]
+    contents = [path.read_bytes() for path in (*files, *sorted(csrc.rglob("*.h")))]
     digest = _digest([part.encode() for part in identity] + contents)[:16]
     return Build(
         backend=backend,

@@ -1,0 +1,185 @@
+#include "torch/cuda_stats.h"
+
+#include <algorithm>
+
+namespace stalloc {
+namespace {
+
+constexpr std::size_t kAll = 0;
+std::size_t pool_of(Bytes size) noexcept { return size <= kSmallRequest ? 1 : 2; }
+
+template <typename Tally>
+Tally difference(const Tally& a, const Tally& b) {
+  Tally result = a;
+  for (std::size_t metric = 0; metric < a.size(); ++metric)
+    for (std::size_t pool = 0; pool < a[metric].size(); ++pool) result[metric][pool] -= b[metric][pool];
+  return result;
+}
+
+}  // namespace
+
+c10::CachingAllocator::StatArray& CudaStats::array_of(DeviceStats& stats, int metric) {
+  switch (metric) {
+    case kAllocation: return stats.allocation;
+    case kActive: return stats.active;
+    case kAllocatedBytes: return stats.allocated_bytes;
+    case kActiveBytes: return stats.active_bytes;
+    default: return stats.requested_bytes;
+  }
+}
+
+void CudaStats::add(Tally& tally, Bytes size, Bytes requested, bool allocated) {
+  for (const std::size_t pool : {kAll, pool_of(size)}) {
+    ++tally[kActive][pool];
+    tally[kActiveBytes][pool] += size;
+    tally[kRequestedBytes][pool] += requested;
+    if (!allocated) continue;  // freed by the program, waiting for a stream
+    ++tally[kAllocation][pool];
+    tally[kAllocatedBytes][pool] += size;
+  }
+}
+
+void CudaStats::note_served(Bytes requested) noexcept {
+  const Bytes size = round_up(requested, kAlignment);
+  Served& served = served_[pool_of(size) - 1];
+  served.blocks.fetch_add(1, std::memory_order_relaxed);
+  served.bytes.fetch_add(size, std::memory_order_relaxed);
+  served.requested.fetch_add(requested, std::memory_order_relaxed);
+  const Bytes now = engine_.served_bytes();
+  Bytes peak = interval_peak_.load(std::memory_order_relaxed);
+  if (now <= peak) return;
+  while (now > peak && !interval_peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+  risen_.store(true, std::memory_order_relaxed);
+}
+
+void CudaStats::before_extent() {
+  DeviceStats stats = native_.getDeviceStats(device_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (tracking_.load(std::memory_order_relaxed)) return;
+  for (int metric = 0; metric < kNumMetrics; ++metric)
+    for (std::size_t pool = 0; pool < kNumPools; ++pool)
+      peaks_[static_cast<std::size_t>(metric)][pool] = array_of(stats, metric)[pool].peak;
+  interval_peak_.store(engine_.served_bytes(), std::memory_order_relaxed);
+  tracking_.store(true, std::memory_order_relaxed);
+}
+
+// The quick look: totals only, no walk over the blocks.
+void CudaStats::poll() {
+  DeviceStats stats = native_.getDeviceStats(device_);
+  Tally extents{};
+  for (const auto& extent : upstream_.extents()) add(extents, extent.size, extent.size, true);
+  const EngineStats served = engine_.stats();
+  const Bytes highest = std::max(interval_peak_.exchange(served.served_bytes, std::memory_order_relaxed),
+                                 served.served_bytes);
+  const Bytes above = highest - served.served_bytes;  // what lived at the peak and is gone
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto raise = [&](Metric metric, std::int64_t served_level) {
+    auto& peak = peaks_[metric][kAll];
+    peak = std::max(peak, array_of(stats, metric)[kAll].current - extents[metric][kAll] + served_level);
+  };
+  raise(kAllocation, served.served_blocks);
+  raise(kAllocatedBytes, highest);
+  raise(kActiveBytes, highest + served.awaiting_bytes);
+  raise(kRequestedBytes, std::min(served.served_requested_bytes + above, highest));
+}
+
+CudaStats::Picture CudaStats::picture() const {
+  Picture result;
+  for (const auto& extent : upstream_.extents()) add(result.extents_now, extent.size, extent.size, true);
+  for (const auto& extent : upstream_.past_extents()) add(result.extents_total, extent.size, extent.size, true);
+  for (const auto& block : engine_.blocks()) {
+    if (block.requested > 0) {
+      add(result.served_now, block.size, block.requested, !block.awaiting_free);
+    } else {
+      ++result.gap_blocks;
+      result.gap_bytes += block.size;
+    }
+  }
+  for (std::size_t pool = 0; pool < served_.size(); ++pool) {
+    const std::int64_t blocks = served_[pool].blocks.load(std::memory_order_relaxed);
+    const std::int64_t bytes = served_[pool].bytes.load(std::memory_order_relaxed);
+    const std::int64_t requested = served_[pool].requested.load(std::memory_order_relaxed);
+    for (const std::size_t entry : {kAll, pool + 1}) {
+      result.served_total[kAllocation][entry] += blocks;
+      result.served_total[kActive][entry] += blocks;
+      result.served_total[kAllocatedBytes][entry] += bytes;
+      result.served_total[kActiveBytes][entry] += bytes;
+      result.served_total[kRequestedBytes][entry] += requested;
+    }
+  }
+  return result;
+}
+
+// Corrects the current levels in `stats`, and the peaks with them.
+void CudaStats::raise_peaks(DeviceStats& stats, const Picture& now) {
+  for (int metric = 0; metric < kNumMetrics; ++metric) {
+    const auto m = static_cast<std::size_t>(metric);
+    for (std::size_t pool = 0; pool < kNumPools; ++pool) {
+      auto& stat = array_of(stats, metric)[pool];
+      stat.current += now.served_now[m][pool] - now.extents_now[m][pool];
+      peaks_[m][pool] = std::max(peaks_[m][pool], stat.current);
+      stat.peak = peaks_[m][pool];
+    }
+  }
+}
+
+DeviceStats CudaStats::merged() {
+  const bool tracking = tracking_.load(std::memory_order_relaxed);
+  if (!tracking && upstream_.past_extents().empty()) return native_.getDeviceStats(device_);
+  if (tracking) poll();
+  DeviceStats stats = native_.getDeviceStats(device_);
+  const Picture now = picture();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (tracking) raise_peaks(stats, now);
+  const Tally extents_freed = difference(now.extents_total, now.extents_now);
+  const Tally served_freed = difference(now.served_total, now.served_now);
+  for (int metric = 0; metric < kNumMetrics; ++metric) {
+    const auto m = static_cast<std::size_t>(metric);
+    for (std::size_t pool = 0; pool < kNumPools; ++pool) {
+      auto& stat = array_of(stats, metric)[pool];
+      stat.allocated += (now.served_total[m][pool] - served_total_then_[m][pool]) -
+                        (now.extents_total[m][pool] - extents_total_then_[m][pool]);
+      stat.freed += (served_freed[m][pool] - served_freed_then_[m][pool]) -
+                    (extents_freed[m][pool] - extents_freed_then_[m][pool]);
+    }
+  }
+  for (const std::size_t pool : {kAll, std::size_t{2}}) {
+    stats.inactive_split[pool].current += now.gap_blocks;
+    stats.inactive_split_bytes[pool].current += now.gap_bytes;
+    stats.inactive_split[pool].peak = std::max(stats.inactive_split[pool].peak, stats.inactive_split[pool].current);
+    stats.inactive_split_bytes[pool].peak =
+        std::max(stats.inactive_split_bytes[pool].peak, stats.inactive_split_bytes[pool].current);
+  }
+  return stats;
+}
+
+Bytes CudaStats::allocated_bytes() const {
+  Bytes held = 0;
+  for (const auto& extent : upstream_.extents()) held += extent.size;
+  return current(native_.getDeviceStats(device_).allocated_bytes) - held + engine_.served_bytes();
+}
+
+void CudaStats::reset_peaks() {
+  native_.resetPeakStats(device_);
+  DeviceStats stats = native_.getDeviceStats(device_);
+  const Picture now = picture();
+  const bool holds_extents = !upstream_.extents().empty();
+  interval_peak_.store(engine_.served_bytes(), std::memory_order_relaxed);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& metric : peaks_) metric.fill(0);
+  raise_peaks(stats, now);
+  tracking_.store(holds_extents, std::memory_order_relaxed);
+}
+
+void CudaStats::reset_accumulated() {
+  native_.resetAccumulatedStats(device_);
+  const Picture now = picture();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  extents_total_then_ = now.extents_total;
+  extents_freed_then_ = difference(now.extents_total, now.extents_now);
+  served_total_then_ = now.served_total;
+  served_freed_then_ = difference(now.served_total, now.served_now);
+}
+
+}  // namespace stalloc

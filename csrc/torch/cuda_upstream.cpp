@@ -1,0 +1,151 @@
+#include "torch/cuda_upstream.h"
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+
+#include "torch/cuda_limits.h"
+
+namespace stalloc {
+namespace {
+
+// Handles of another device's streams, and fences on them, carry that device plus one in the top byte.
+constexpr int kDeviceShift = 56;
+constexpr std::uint64_t tag_of(c10::DeviceIndex device) noexcept {
+  return (static_cast<std::uint64_t>(device) + 1) << kDeviceShift;
+}
+constexpr std::uint64_t untagged(std::uint64_t value) noexcept {
+  return value & ((std::uint64_t{1} << kDeviceShift) - 1);
+}
+
+static_assert(sizeof(cudaEvent_t) <= sizeof(Fence));
+cudaEvent_t event_of(Fence fence) noexcept { return reinterpret_cast<cudaEvent_t>(untagged(fence)); }
+
+// A call that was refused leaves its error behind; the next check in torch would report it as its own.
+bool succeeded(cudaError_t error) noexcept {
+  if (error == cudaSuccess) return true;
+  (void)cudaGetLastError();
+  return false;
+}
+
+}  // namespace
+
+// --- extents ---
+
+void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
+  try {
+    // During a capture the memory would belong to the capture's pool. The engine asks again in a later step.
+    if (size <= 0 || routes_.any_open() || !native_.isEnabled()) return nullptr;
+    const c10::cuda::CUDAGuard guard(device_);
+    if (!make_room(size)) return nullptr;
+    if (before_extent_) before_extent_();
+    void* base = native_.raw_alloc_with_stream(static_cast<std::size_t>(size), cuda_stream(stream));
+    const Extent extent{reinterpret_cast<std::uintptr_t>(base), size, stream};
+    const std::lock_guard<std::mutex> lock(extents_mutex_);
+    const auto at = std::find_if(extents_.begin(), extents_.end(),
+                                 [&](const Extent& other) { return other.base > extent.base; });
+    extents_.insert(at, extent);
+    past_extents_.push_back(extent);
+    return base;
+  } catch (...) {
+    return nullptr;  // no room after all, or no host memory for the lists
+  }
+}
+
+// True when the request can be expected to succeed, after flushing the native cache where that is what it takes.
+bool CudaUpstream::make_room(Bytes size) {
+  if (has_room_for_segment(native_, device_, size)) return true;
+  // Every stream's cached blocks count here, so this may be wrong; then the request fails and we go without.
+  if (has_cached_block(native_, device_, size)) return true;
+  native_.emptyCache({0, 0});
+  return has_room_for_segment(native_, device_, size);
+}
+
+void CudaUpstream::deallocate(void* extent) noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(extents_mutex_);
+    const auto base = reinterpret_cast<std::uintptr_t>(extent);
+    extents_.erase(std::remove_if(extents_.begin(), extents_.end(), [&](const Extent& e) { return e.base == base; }),
+                   extents_.end());
+  }
+  // Not raw_delete: that one follows torch's enable switch, and the block came from the cache.
+  native_deleter_(extent);
+}
+
+std::optional<CudaUpstream::Extent> CudaUpstream::extent_of(const void* ptr) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(ptr);
+  const std::lock_guard<std::mutex> lock(extents_mutex_);
+  for (const Extent& extent : extents_)
+    if (address - extent.base < static_cast<std::uintptr_t>(extent.size)) return extent;
+  return std::nullopt;
+}
+
+std::vector<CudaUpstream::Extent> CudaUpstream::extents() const {
+  const std::lock_guard<std::mutex> lock(extents_mutex_);
+  return extents_;
+}
+
+std::vector<CudaUpstream::Extent> CudaUpstream::past_extents() const {
+  const std::lock_guard<std::mutex> lock(extents_mutex_);
+  return past_extents_;
+}
+
+// --- fences ---
+
+StreamHandle CudaUpstream::handle_of(c10::cuda::CUDAStream stream) const noexcept {
+  const StreamHandle handle = stream_handle(stream.stream());
+  if (stream.device_index() == device_) return handle;
+  return handle | tag_of(stream.device_index());
+}
+
+Fence CudaUpstream::record_fence(StreamHandle stream) noexcept {
+  const CudaPoolRoutes::EventScope scope(routes_);
+  if (!scope.allowed()) return 0;
+  const std::uint64_t foreign = stream >> kDeviceShift;
+  const auto device = foreign == 0 ? device_ : static_cast<c10::DeviceIndex>(foreign - 1);
+  c10::DeviceIndex previous = 0;
+  if (!succeeded(c10::cuda::GetDevice(&previous)) || !succeeded(c10::cuda::SetDevice(device))) return 0;
+  cudaEvent_t event = foreign == 0 ? take_spare_event() : nullptr;
+  if (event == nullptr && !succeeded(cudaEventCreateWithFlags(&event, cudaEventDisableTiming))) event = nullptr;
+  Fence fence = 0;
+  if (event != nullptr) {
+    fence = reinterpret_cast<Fence>(event) | (foreign == 0 ? 0 : tag_of(device));
+    if (!succeeded(cudaEventRecord(event, cuda_stream(untagged(stream))))) {
+      release_fence(fence);
+      fence = 0;
+    }
+  }
+  (void)succeeded(c10::cuda::MaybeSetDevice(previous));
+  return fence;
+}
+
+cudaEvent_t CudaUpstream::take_spare_event() noexcept {
+  const std::lock_guard<std::mutex> lock(events_mutex_);
+  if (spare_events_.empty()) return nullptr;
+  cudaEvent_t event = spare_events_.back();
+  spare_events_.pop_back();
+  return event;
+}
+
+bool CudaUpstream::fence_done(Fence fence) noexcept {
+  const CudaPoolRoutes::EventScope scope(routes_);
+  return scope.allowed() && succeeded(cudaEventQuery(event_of(fence)));
+}
+
+void CudaUpstream::wait_fence(Fence fence) noexcept { (void)succeeded(cudaEventSynchronize(event_of(fence))); }
+
+void CudaUpstream::release_fence(Fence fence) noexcept {
+  if (fence != untagged(fence)) {  // an event of another device, rare: not kept
+    (void)succeeded(cudaEventDestroy(event_of(fence)));
+    return;
+  }
+  try {
+    const std::lock_guard<std::mutex> lock(events_mutex_);
+    spare_events_.push_back(event_of(fence));
+  } catch (const std::bad_alloc&) {
+    // The event is leaked, as all are in the end.
+  }
+}
+
+}  // namespace stalloc

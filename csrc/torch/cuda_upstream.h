@@ -1,0 +1,64 @@
+// Extents from the native CUDA allocator, so that its totals and limits stay true; fences are CUDA events.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/upstream.h"
+#include "torch/compat.h"
+#include "torch/cuda_pool_routes.h"
+
+namespace stalloc {
+
+class CudaUpstream final : public Upstream {
+ public:
+  struct Extent {
+    std::uintptr_t base = 0;
+    Bytes size = 0;
+    StreamHandle stream = 0;
+  };
+
+  CudaUpstream(native::CUDAAllocator& native, c10::DeleterFnPtr native_deleter, const CudaPoolRoutes& routes,
+               c10::DeviceIndex device)
+      : native_(native), native_deleter_(native_deleter), routes_(routes), device_(device) {}
+  // Events are leaked: at process exit the driver may be gone.
+
+  // Called before each extent is asked for. Set once, before the first.
+  void set_before_extent(std::function<void()> callback) { before_extent_ = std::move(callback); }
+
+  // A stream as the engine knows it. Handles are unique on a device only (0 is every device's default stream), so
+  // one of another device carries that device in its top byte, which no address uses.
+  StreamHandle handle_of(c10::cuda::CUDAStream stream) const noexcept;
+
+  void* allocate(Bytes size, StreamHandle stream) noexcept override;
+  void deallocate(void* extent) noexcept override;
+  bool fences_allowed() const noexcept override { return !routes_.any_open(); }
+  Fence record_fence(StreamHandle stream) noexcept override;
+  bool fence_done(Fence fence) noexcept override;
+  void wait_fence(Fence fence) noexcept override;
+  void release_fence(Fence fence) noexcept override;
+
+  std::optional<Extent> extent_of(const void* ptr) const;
+  std::vector<Extent> extents() const;       // held now, by address
+  std::vector<Extent> past_extents() const;  // ever held: their native trace entries are not a program's blocks
+
+ private:
+  bool make_room(Bytes size);
+  cudaEvent_t take_spare_event() noexcept;
+
+  native::CUDAAllocator& native_;
+  const c10::DeleterFnPtr native_deleter_;
+  const CudaPoolRoutes& routes_;
+  const c10::DeviceIndex device_;
+  std::function<void()> before_extent_;
+
+  mutable std::mutex extents_mutex_;  // guards the two lists
+  std::vector<Extent> extents_;
+  std::vector<Extent> past_extents_;
+  std::mutex events_mutex_;  // guards spare_events_
+  std::vector<cudaEvent_t> spare_events_;  // of this device
+};
+
+}  // namespace stalloc
