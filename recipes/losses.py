@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 
 class LossFile:
-    """One line a step: the loss as a hex float. Without a path the losses are only printed."""
+    """One line a step: the loss as a hex float; on CUDA also torch's allocated and reserved peaks in bytes.
+
+    Without a path the losses are only printed.
+    """
 
     def __init__(self, path: str | None):
         rank = os.environ.get("RANK", "0")
@@ -16,6 +21,10 @@ class LossFile:
     def add(self, loss: float) -> None:
         if self._is_printing:
             print(f"loss {loss:.6f}", flush=True)
-        if self._file is not None:
-            self._file.write(float(loss).hex() + "\n")
-            self._file.flush()
+        if self._file is None:
+            return
+        peaks = ""
+        if torch.cuda.is_available():
+            peaks = f" {torch.cuda.max_memory_allocated()} {torch.cuda.max_memory_reserved()}"
+        self._file.write(float(loss).hex() + peaks + "\n")
+        self._file.flush()

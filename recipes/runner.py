@@ -28,6 +28,8 @@ class Recipe:
 class Run:
     losses: list[list[str]]
     """For each rank, the loss of each step as a hex float."""
+    peaks: tuple[int, int] | None
+    """Rank 0's allocated and reserved peaks as torch counts them, in bytes; None on a CPU."""
     figures: list[dict[str, Any]]
     """For each rank, its summary file; empty when we were switched off."""
     seconds: float
@@ -37,8 +39,14 @@ class Run:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("trainer", ("accelerate", "launch", "--config_file", "recipes/trainer_llama.yaml", "recipes/trainer_llama.py")),
-        Recipe("accelerate", ("accelerate", "launch", "--config", "recipes/accelerate_plain.yaml", "recipes/accelerate_loop.py")),
+        Recipe(
+            "trainer",
+            ("accelerate", "launch", "--config_file", "recipes/trainer_llama.yaml", "recipes/trainer_llama.py"),
+        ),
+        Recipe(
+            "accelerate",
+            ("accelerate", "launch", "--config", "recipes/accelerate_plain.yaml", "recipes/accelerate_loop.py"),
+        ),
         Recipe(
             "accelerate-deepspeed",
             ("accelerate", "launch", "--config", "recipes/accelerate_deepspeed.yaml", "recipes/accelerate_loop.py"),
@@ -54,7 +62,10 @@ RECIPES = {
             ("deepspeed", "--num_gpus", "2", "recipes/deepspeed_zero.py", "--deepspeed_config", "recipes/zero3.json"),
             num_ranks=2,
         ),
-        Recipe("qwen3-moe", ("accelerate", "launch", "--config_file", "recipes/qwen3_moe.yaml", "recipes/qwen3_moe.py")),
+        Recipe(
+            "qwen3-moe",
+            ("accelerate", "launch", "--config_file", "recipes/qwen3_moe.yaml", "recipes/qwen3_moe.py"),
+        ),
         Recipe("bare", ("python", "recipes/bare_loop.py")),
     )
 }
@@ -96,8 +107,11 @@ def run_recipe(
     seconds = time.monotonic() - began
     if done.returncode != 0:
         raise RecipeFailed(f"run: recipe={recipe.name}, ended with status {done.returncode}.\n{done.stdout}")
+    lines = [[line.split() for line in (folder / f"losses-{rank}").open()] for rank in range(recipe.num_ranks)]
+    last = lines[0][-1]
     return Run(
-        losses=[(folder / f"losses-{rank}").read_text().split() for rank in range(recipe.num_ranks)],
+        losses=[[columns[0] for columns in rank_lines] for rank_lines in lines],
+        peaks=(int(last[1]), int(last[2])) if len(last) == 3 else None,
         figures=[json.loads(path.read_text()) for path in sorted(folder.glob("figures-*"))],
         seconds=seconds,
         output=done.stdout,
