@@ -18,6 +18,9 @@
 namespace py = pybind11;
 
 namespace stalloc {
+
+void bind_snapshot(py::module_& m);  // snapshot_bindings.cpp
+
 namespace {
 
 template <typename T>
@@ -95,6 +98,7 @@ py::dict replay(const ReplayTrace& trace, const std::string& policy, const py::d
 }  // namespace
 
 void bind_simulation(py::module_& m) {
+  bind_snapshot(m);
   py::class_<ReplayTrace, std::shared_ptr<ReplayTrace>>(m, "ReplayTrace")
       .def(py::init(&trace_of), py::arg("action"), py::arg("address"), py::arg("size"), py::arg("stream"),
            py::arg("step_begin"))

@@ -132,7 +132,7 @@ Bytes SimulatedRun::pinned_bytes() {
   for (const SimulatedNative::SegmentView& segment : upstream_.native().segments()) {
     if (segment.live > 0) pinned += segment.size;
   }
-  return pinned - upstream_.extent_bytes();
+  return pinned - engine_.trimmable_bytes();
 }
 
 Bytes SimulatedRun::stranded_bytes() {

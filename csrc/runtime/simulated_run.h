@@ -30,7 +30,7 @@ class SimulatedRun {
 
   Bytes allocated_bytes() const noexcept;  // as the torch part reports: extents count by what is served
   Bytes reserved_bytes() noexcept { return upstream_.native().stats().reserved; }
-  Bytes pinned_bytes();                    // of segments in which something lives, extents not counted
+  Bytes pinned_bytes();                    // of segments in which something lives, empty extents not counted
   Bytes stranded_bytes();                  // of these, what is free
   void empty_cache();
 
