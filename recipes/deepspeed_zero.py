@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import deepspeed
 import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
 from data import RandomTokens
 from losses import LossFile
 from models import llama
 from options import parse
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
 
 def train(args) -> None:

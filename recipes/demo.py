@@ -16,7 +16,7 @@ from rich.table import Table
 
 from recipes.runner import RECIPES, Recipe, Run, run_recipe
 
-# 0.35B parameters in steps of 8 x 1024 tokens: minutes on one GPU.
+# 0.37B parameters in steps of 8 x 1024 tokens: minutes on one GPU.
 _CUDA_ARGUMENTS = ("--size", "small", "--batch", "8", "--length", "1024")
 _CUDA_ZERO = Recipe(
     "zero2",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-# tiny runs in seconds on two CPU cores; small and large are for GPUs (0.35B and 1.33B parameters).
+# tiny runs in seconds on two CPU cores; small and large are for GPUs (0.37B and 1.36B parameters).
 LLAMA_SIZES = {
-    "tiny": dict(hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4, vocab_size=512),
-    "small": dict(hidden_size=1024, intermediate_size=2816, num_hidden_layers=24, num_attention_heads=16, vocab_size=32000),
-    "large": dict(hidden_size=2048, intermediate_size=5504, num_hidden_layers=24, num_attention_heads=16, vocab_size=32000),
+    "tiny": dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=512),
+    "small": dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, vocab_size=32000),
+    "large": dict(hidden_size=2048, num_hidden_layers=24, num_attention_heads=16, vocab_size=32000),
 }
 MOE_SIZES = {
     "tiny": dict(hidden_size=64, moe_intermediate_size=48, num_hidden_layers=2, num_experts=8, vocab_size=512),
@@ -17,7 +17,8 @@ MOE_SIZES = {
 
 
 def llama(size: str = "tiny") -> LlamaForCausalLM:
-    return LlamaForCausalLM(LlamaConfig(**LLAMA_SIZES[size], use_cache=False))
+    options = LLAMA_SIZES[size]
+    return LlamaForCausalLM(LlamaConfig(**options, intermediate_size=options["hidden_size"] * 11 // 4, use_cache=False))
 
 
 def qwen3_moe(size: str = "tiny", experts: str | None = None) -> Qwen3MoeForCausalLM:

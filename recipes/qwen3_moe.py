@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import torch
 from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
 from data import RandomTokens
 from losses import LossFile
 from models import qwen3_moe
 from options import parse
-from torch.utils.data import DataLoader
 
 
 def train(args) -> None:

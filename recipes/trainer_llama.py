@@ -8,11 +8,12 @@ from __future__ import annotations
 import tempfile
 
 import torch
+from transformers import Trainer, TrainingArguments
+
 from data import RandomTokens
 from losses import LossFile
 from models import llama
 from options import parse
-from transformers import Trainer, TrainingArguments
 
 
 class RecordingTrainer(Trainer):
