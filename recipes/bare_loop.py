@@ -6,13 +6,14 @@ python recipes/bare_loop.py
 from __future__ import annotations
 
 import torch
-from stalloc_accel import Session, StallocConfig
 from torch.utils.data import DataLoader
 
 from data import RandomTokens
 from losses import LossFile
 from models import llama
 from options import parse
+
+from stalloc_accel import Session, StallocConfig
 
 
 def train(args) -> None:
