@@ -67,10 +67,13 @@ def _hashes(sizes: np.ndarray) -> np.ndarray:
 
 
 def _agreed_distance(marks: list[tuple[float, np.ndarray]]) -> float:
-    distances = np.sort([distance for distance, _ in marks])
-    votes = np.searchsorted(distances, distances * (1 + _SPREAD / 2), "right") - np.arange(len(distances))
-    first = int(np.argmax(votes))
-    return float(np.median(distances[first:first + votes[first]]))
+    """Rows that come back by chance do so rarely: what comes often counts for much more."""
+    marks = sorted(marks, key=lambda mark: mark[0])
+    distances = np.array([distance for distance, _ in marks])
+    weights = np.concatenate([[0], np.cumsum([(len(at) - 2) ** 2 for _, at in marks])])
+    last = np.searchsorted(distances, distances * (1 + _SPREAD / 2), "right")
+    first = int(np.argmax(weights[last] - weights[:-1]))
+    return float(np.median(distances[first:last[first]]))
 
 
 def _live_bytes(history: History) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -183,3 +184,30 @@ class SimulatedMemory:
 
     def empty_cache(self) -> None:
         self._run.empty_cache()
+
+
+_LIMIT_STEP_BYTES = 2 << 20  # the driver's granularity
+
+
+def least_limit(attempt: Callable[[int], ReplayFigures], unlimited: ReplayFigures) -> dict[str, Any]:
+    """The smallest device limit under which `attempt(limit_bytes)` survives, to 2 MiB.
+
+    Survival is taken to be monotone in the limit, which flushes can break by a hair near the edge. `unlimited`: the
+    figures without a limit.
+    """
+    floor = unlimited.rounded_peak_bytes // _LIMIT_STEP_BYTES  # nobody lives below what is asked for
+    ceiling = -(-unlimited.peaks().reserved_bytes // _LIMIT_STEP_BYTES) + 1
+    best = attempt(ceiling * _LIMIT_STEP_BYTES)
+    while not best.survived:  # an activation that the limit put off can cost more than it does without one
+        floor, ceiling = ceiling, ceiling + ceiling // 8 + 1
+        best = attempt(ceiling * _LIMIT_STEP_BYTES)
+    while ceiling - floor > 1:
+        middle = (floor + ceiling) // 2
+        tried = attempt(middle * _LIMIT_STEP_BYTES)
+        if tried.survived:
+            ceiling, best = middle, tried
+        else:
+            floor = middle
+    least = ceiling * _LIMIT_STEP_BYTES
+    return {"least_bytes": least, "over_allocated_peak": least / max(unlimited.rounded_peak_bytes, 1),
+            "flushes": best.flushes}
