@@ -13,7 +13,9 @@ import numpy as np
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
 from stalloc_accel.errors import StallocError, describe
+from stalloc_accel.fingerprint import make_key, version_fields
 from stalloc_accel.memory import Peaks
+from stalloc_accel.plan_store import PlanStore
 from stalloc_accel.session import Session
 
 POLICIES = ("native", "expandable", "stalloc")
@@ -76,9 +78,10 @@ class ReplayFigures:
 
 
 def replay(trace: Any, policy: str, *, options: AllocatorOptions | None = None, limit_bytes: int = 0,
-           config: StallocConfig | None = None, handover_audited: bool = False) -> ReplayFigures:
-    """Replays `trace` (a _core.ReplayTrace) under `limit_bytes` (0: none). `config` is read by the policy stalloc only.
+           config: StallocConfig | None = None, name: str = "", handover_audited: bool = False) -> ReplayFigures:
+    """Replays `trace` (a _core.ReplayTrace) under `limit_bytes` (0: none).
 
+    The policy stalloc reads `config`, and keeps and finds its plan under `name` where that names a store.
     Raises UnsafeReuseError where our engine reused bytes before it was safe.
     """
     core_options = (options or AllocatorOptions()).to_core() | {"limit_bytes": limit_bytes}
@@ -88,7 +91,7 @@ def replay(trace: Any, policy: str, *, options: AllocatorOptions | None = None, 
     if policy != "stalloc":
         raise StallocError(describe("replay", "policy", policy, f"must be one of {', '.join(POLICIES)}"))
     run = _core.SimulatedRun(trace, core_options | {"handover_audited": handover_audited})
-    with ReplaySession(run, config or StallocConfig(cache="off", log_level="error")) as session:
+    with ReplaySession(run, config or StallocConfig(cache="off", log_level="error"), name) as session:
         survived = _drive(run, session, trace.step_begin)
         if run.offence:
             raise UnsafeReuseError(run.offence)
@@ -122,10 +125,15 @@ def _figures(policy: str, result: dict[str, Any], seconds: float) -> ReplayFigur
 class ReplaySession(Session):
     """The real session over a simulated device. It waits for its planner at the boundary: replayed steps take no time."""
 
-    def __init__(self, run: Any, config: StallocConfig) -> None:
+    def __init__(self, run: Any, config: StallocConfig, name: str) -> None:
         super().__init__(config)
         self._run = run
+        self._name = name
         self._wait_left_s = 3600.0
+
+    def _open_store(self) -> None:
+        self._store = PlanStore(self.config.cache_path(), self.config.cache)
+        self._launch_key = make_key({"replay.trace": self._name}, version_fields(self._memory.backend))
 
     def _start_job(self, *args: Any, **kwargs: Any) -> None:
         self._engine.was_copied.clear()

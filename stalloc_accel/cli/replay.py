@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
 import tempfile
 from typing import Any
@@ -57,16 +59,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> dict[str, Any]:
-    from stalloc_accel.replay import POLICIES
+    from stalloc_accel.replay import POLICIES, least_limit
     from stalloc_accel.trace import read_traces
     trace = _chosen(read_traces(args.trace, args.marks), args.device)
     core = trace.to_core()
     names = POLICIES if args.policy == "all" else (args.policy,)
     figures, limits = {}, {}
-    for name in names:
-        figures[name] = _one(args, core, name, args.limit or 0)
-        if args.find_limit:
-            limits[name] = _least_limit(args, core, name, figures[name])
+    with tempfile.TemporaryDirectory(prefix="stalloc-replay-") as before:
+        if args.find_limit and args.store is not None and os.path.isdir(args.store):
+            shutil.copytree(args.store, before, dirs_exist_ok=True)
+        for name in names:
+            figures[name] = _one(args, trace, core, name, args.limit or 0, args.store)
+            if args.find_limit:
+                limits[name] = least_limit(_attempt(args, trace, core, name, before), figures[name])
     ours = figures.get("stalloc")
     from_step = ours.activated_at_step if ours is not None else None
     return {"trace": trace.name, "device": trace.device_index, "events": len(trace.history), "steps": trace.num_steps,
@@ -84,37 +89,32 @@ def _chosen(traces: list[Any], device: int | None) -> Any:
                                 f"It has {', '.join(str(trace.device_index) for trace in traces)}."))
 
 
-def _one(args: argparse.Namespace, core: Any, policy: str, limit_bytes: int) -> Any:
+def _one(args: argparse.Namespace, trace: Any, core: Any, policy: str, limit_bytes: int, store: str | None) -> Any:
     from stalloc_accel.config import StallocConfig
     from stalloc_accel.replay import AllocatorOptions, replay
     options = AllocatorOptions(max_split_size_bytes=args.max_split_size_mb and args.max_split_size_mb << 20,
                                garbage_collection_threshold=args.garbage_collection_threshold,
                                roundup_power2_divisions=args.roundup_power2_divisions)
     settings: dict[str, Any] = {"log_level": "error", "cache": "off"}
-    if args.store is not None:
-        settings |= {"cache": "readwrite", "cache_dir": args.store}
+    if store is not None:
+        settings |= {"cache": "readwrite", "cache_dir": store}
     for name in ("profile_steps", "skip_steps"):
         if getattr(args, name) is not None:
             settings[name] = getattr(args, name)
     return replay(core, policy, options=options, limit_bytes=limit_bytes, config=StallocConfig(**settings),
-                  handover_audited=args.handover == "deepspeed")
+                  name=trace.name, handover_audited=args.handover == "deepspeed")
 
 
-def _least_limit(args: argparse.Namespace, core: Any, policy: str, unlimited: Any) -> dict[str, Any]:
-    """Bisects to 2 MiB. With a store, every try starts from the plans that the store held before."""
-    from stalloc_accel.replay import least_limit
-    if args.store is None or policy != "stalloc":
-        return least_limit(lambda limit: _one(args, core, policy, limit), unlimited)
-    import copy
-    import shutil
-    with tempfile.TemporaryDirectory(prefix="stalloc-replay-") as scratch:
-        def attempt(limit: int) -> Any:
-            shutil.copytree(args.store, scratch, dirs_exist_ok=True)
-            tried = copy.copy(args)
-            tried.store = scratch
-            return _one(tried, core, policy, limit)
+def _attempt(args: argparse.Namespace, trace: Any, core: Any, policy: str, before: str) -> Any:
+    """Every try starts from the plans that the store held before the first replay."""
+    def attempt(limit_bytes: int) -> Any:
+        if args.store is None or policy != "stalloc":
+            return _one(args, trace, core, policy, limit_bytes, None)
+        with tempfile.TemporaryDirectory(prefix="stalloc-replay-") as scratch:
+            shutil.copytree(before, scratch, dirs_exist_ok=True)
+            return _one(args, trace, core, policy, limit_bytes, scratch)
 
-        return least_limit(attempt, unlimited)
+    return attempt
 
 
 def _shown(figures: Any, num_steps: int, from_step: int | None, limit: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What a person reads: verdicts, figures and the page about a history."""
