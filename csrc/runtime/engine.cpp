@@ -9,6 +9,7 @@ namespace stalloc {
 namespace {
 
 constexpr Bytes kMaxRequest = Bytes{1} << 40;
+constexpr Bytes kSmallBytes = Bytes{1} << 20;
 constexpr std::size_t kPollsPerAllocation = 2;
 
 }  // namespace
@@ -83,6 +84,11 @@ void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested) noexcep
   stats.served_requested_bytes += requested;
   ++stats.served_blocks;
   stats.served_peak_bytes = std::max(stats.served_peak_bytes, stats.served_bytes);
+  interval_peak_bytes = std::max(interval_peak_bytes, stats.served_bytes);
+  const std::size_t size_class = place.size() > kSmallBytes ? 1 : 0;
+  ++stats.total_blocks[size_class];
+  stats.total_bytes[size_class] += place.size();
+  stats.total_requested_bytes[size_class] += requested;
   engine.served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
   void* ptr = reinterpret_cast<void*>(place.address());
   recorder.allocation(ptr, requested, place.extent->role);

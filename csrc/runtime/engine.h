@@ -38,6 +38,8 @@ class Engine {
   void record_stream(const void* ptr, StreamHandle stream) noexcept;  // any pointer, served or not
   // True when the two notes above have an effect: lets callers skip the call.
   bool is_recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
+  // False when try_allocate returns nullptr whatever it is asked.
+  bool is_serving() const noexcept { return serving_.load(std::memory_order_relaxed); }
 
   // The served block that holds `ptr`; false when there is none.
   bool find_block(const void* ptr, void** base, Bytes* size, StreamHandle* stream) const noexcept;
@@ -70,6 +72,8 @@ class Engine {
 
   EngineStats stats() const noexcept;
   void reset_peaks() noexcept;
+  // The highest served_bytes since the last call, for whoever adds them to another level; one caller only.
+  Bytes take_interval_peak() noexcept;
   Bytes served_bytes() const noexcept { return served_bytes_.load(std::memory_order_relaxed); }
   Bytes extent_bytes() const noexcept { return extent_bytes_.load(std::memory_order_relaxed); }
   // Visits every block of the arenas in address order: for snapshots.

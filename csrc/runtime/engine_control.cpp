@@ -1,5 +1,6 @@
 // The engine's control: steps, recording, plans, extents. Called rarely; may allocate.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/engine_impl.h"
 
@@ -254,6 +255,11 @@ EngineStats Engine::stats() const noexcept {
 void Engine::reset_peaks() noexcept {
   const Impl::Lock lock(impl_->mutex);
   impl_->stats.served_peak_bytes = impl_->stats.served_bytes;
+}
+
+Bytes Engine::take_interval_peak() noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  return std::exchange(impl_->interval_peak_bytes, impl_->stats.served_bytes);
 }
 
 std::vector<Engine::BlockView> Engine::blocks() const {

@@ -71,6 +71,7 @@ struct Engine::Impl {
   bool serve_gaps = true;
   std::deque<Awaiting> awaiting;
   EngineStats stats;
+  Bytes interval_peak_bytes = 0;
 };
 
 }  // namespace stalloc

@@ -36,6 +36,10 @@ struct EngineStats {
   std::int64_t served_blocks = 0;    // live now
   Bytes served_requested_bytes = 0;  // live now, as requested
   Bytes extent_bytes = 0;
+  // Served since the engine was made, by size: up to 1 MiB, and above it (torch's two pools).
+  std::array<std::int64_t, 2> total_blocks{};
+  std::array<Bytes, 2> total_bytes{};
+  std::array<Bytes, 2> total_requested_bytes{};
   std::int64_t steps = 0;            // ended since the engine was made
   std::int64_t bad_frees = 0;        // pointers into an extent that are no live block: a bug of somebody's
 };
