@@ -26,11 +26,12 @@ MAX_JSON_DEPTH = 16
 # name -> safetensors dtype; every array is one-dimensional. Their lengths follow from the numbers and from each other.
 ARRAYS: dict[str, str] = {
     "slot_size": "I64", "slot_offset": "I64", "slot_birth": "I64", "slot_death": "I64", "slot_role": "I32",
-    "slot_kind": "U8", "table_slots": "I32", "table_begin": "I64", "arena_bytes": "I64", "lower_bound_bytes": "I64",
+    "slot_kind": "U8", "slot_base": "F64", "slot_slope": "F64", "slot_variable": "I32", "slot_defines": "U8",
+    "variable_bytes": "I64", "table_slots": "I32", "table_begin": "I64", "arena_bytes": "I64", "lower_bound_bytes": "I64",
 }
 NUMBERS = ("num_roles", "num_prologue", "num_period", "window_begin", "window_end")
-_NUMPY_TYPES = {"I64": "<i8", "I32": "<i4", "U8": "|u1"}
-_ITEM_BYTES = {"I64": 8, "I32": 4, "U8": 1}
+_NUMPY_TYPES = {"I64": "<i8", "I32": "<i4", "U8": "|u1", "F64": "<f8"}
+_ITEM_BYTES = {"I64": 8, "I32": 4, "U8": 1, "F64": 8}
 _METADATA = frozenset({"format", "format_version", "digest", "key", "numbers", "facts", "sha256"})
 
 Plan = dict[str, Any]

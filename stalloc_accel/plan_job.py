@@ -56,9 +56,7 @@ class PlanJob(threading.Thread):
         began = time.perf_counter()
         if self.lasting is None:
             self.lasting = _core.build_plan(trace, True, self._deadline_s)
-            self.current = _core.build_plan(trace, False, self._deadline_s)
-        else:
-            self.current = _core.without_prologue(self.lasting, self._deadline_s)
+        self.current = _core.without_prologue(self.lasting, self._deadline_s)
         self.seconds = time.perf_counter() - began
         self._check(max(num_planned, self._num_unsettled))
 

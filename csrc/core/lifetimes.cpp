@@ -20,6 +20,10 @@ void check_trace(const Trace& trace) {
 
 }  // namespace
 
+std::int64_t Lifetimes::step_of(Tick tick) const noexcept {
+  return std::upper_bound(step_begin.begin(), step_begin.end(), tick) - step_begin.begin() - 1;
+}
+
 Lifetimes lifetimes_of(const Trace& trace) {
   check_trace(trace);
   Lifetimes result;
@@ -41,7 +45,7 @@ Lifetimes lifetimes_of(const Trace& trace) {
     const Event& event = trace.events[i];
     if (event.size > 0) {
       live[event.address] = result.blocks.size();
-      result.blocks.push_back({round_up(event.size, kAlignment), tick++, kNever, step,
+      result.blocks.push_back({event.size, tick++, kNever, step,
                                positions[static_cast<std::size_t>(event.role)]++, event.role, false});
       continue;
     }

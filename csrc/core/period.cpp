@@ -1,76 +1,120 @@
 #include "core/period.h"
 
 #include <algorithm>
+#include <unordered_set>
 
+#include "core/alignment.h"
 #include "core/sequence.h"
+#include "core/size_models.h"
 
 namespace stalloc {
 namespace {
 
-struct StepRange {
-  std::size_t begin = 0;  // indices of lifetimes.blocks; ticks are the same numbers
-  std::size_t end = 0;
-};
+constexpr std::int64_t kMaxFittedSteps = 8;
 
-StepRange range_of(const Lifetimes& lifetimes, std::int64_t step) {
-  return {static_cast<std::size_t>(lifetimes.step_begin[static_cast<std::size_t>(step)]),
-          static_cast<std::size_t>(lifetimes.step_begin[static_cast<std::size_t>(step) + 1])};
+// The roles of a step's requests in order: two steps with the same one are compared request by request.
+std::vector<RoleIndex> shape_of(const Lifetimes& lifetimes, std::int64_t step) {
+  std::vector<RoleIndex> roles;
+  for (std::size_t i = lifetimes.begin_of(step); i < lifetimes.begin_of(step + 1); ++i)
+    roles.push_back(lifetimes.blocks[i].role);
+  return roles;
 }
 
-// For each allocation of `next`, the tick within `base` whose request it repeats, or -1.
-std::vector<Tick> align(const Lifetimes& lifetimes, StepRange base, StepRange next, RoleIndex num_roles) {
-  std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(num_roles));
-  std::vector<std::vector<Tick>> ticks(static_cast<std::size_t>(num_roles));
-  for (std::size_t i = base.begin; i < base.end; ++i) {
-    const auto role = static_cast<std::size_t>(lifetimes.blocks[i].role);
-    sizes[role].push_back(lifetimes.blocks[i].size);
-    ticks[role].push_back(static_cast<Tick>(i - base.begin));
+// The last steps that have the shape of the last one, oldest first; at least the last.
+std::vector<std::int64_t> steps_of_one_shape(const Lifetimes& lifetimes) {
+  const std::vector<RoleIndex> shape = shape_of(lifetimes, lifetimes.num_steps - 1);
+  std::vector<std::int64_t> steps;
+  for (std::int64_t step = lifetimes.num_steps - 1; step >= 0; --step) {
+    if (lifetimes.num_steps - step > kMaxFittedSteps || shape_of(lifetimes, step) != shape) break;
+    steps.insert(steps.begin(), step);
   }
-  std::vector<Sequence> sequences;
-  for (auto& role_sizes : sizes) sequences.emplace_back(std::move(role_sizes));
-  std::vector<SequenceMatcher> matchers(static_cast<std::size_t>(num_roles));
-  for (std::size_t role = 0; role < matchers.size(); ++role) matchers[role].begin(&sequences[role]);
-  std::vector<Tick> aligned;
-  aligned.reserve(next.end - next.begin);
-  for (std::size_t i = next.begin; i < next.end; ++i) {
-    const auto role = static_cast<std::size_t>(lifetimes.blocks[i].role);
-    const std::int64_t position = matchers[role].match(lifetimes.blocks[i].size);
-    aligned.push_back(position < 0 ? -1 : ticks[role][static_cast<std::size_t>(position)]);
-  }
-  return aligned;
+  return steps;
 }
 
-// Translates ticks of the second step into ticks of the first: by the last aligned allocation before them.
-std::vector<Tick> translation(const std::vector<Tick>& aligned) {
-  std::vector<Tick> base_tick(aligned.size() + 1, 0);
+// When a block of `step` is freed, in ticks from that step's start; 0 when it outlives the step after it. Only right
+// where that next step has the same shape.
+Tick relative_death(const Lifetimes& lifetimes, std::int64_t step, const Block& block) {
+  const auto begin = static_cast<Tick>(lifetimes.begin_of(step));
+  return block.death <= static_cast<Tick>(lifetimes.begin_of(step + 2)) ? block.death - begin : 0;
+}
+
+void fit_same_shape(const Lifetimes& lifetimes, const std::vector<std::int64_t>& steps, Period& period) {
+  std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(period.num_ticks));
+  for (const std::int64_t step : steps)
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      sizes[i].push_back(lifetimes.blocks[lifetimes.begin_of(step) + i].requested);
+  const SizeModels fitted = fit_sizes(sizes);
+  period.variable_bytes = fitted.variable_bytes;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    PeriodBlock& block = period.blocks[i];
+    block.model = fitted.models[i];
+    const std::int32_t variable = block.model.variable;
+    const Bytes largest = round_up(*std::max_element(sizes[i].begin(), sizes[i].end()), kAlignment);
+    block.size = variable == kNoVariable
+                     ? largest
+                     : std::max(largest, block.model.bytes_at(fitted.variable_bytes[static_cast<std::size_t>(variable)]));
+    for (std::size_t j = 0; j + 1 < steps.size(); ++j) {
+      const Block& seen = lifetimes.blocks[lifetimes.begin_of(steps[j]) + i];
+      const Tick death = relative_death(lifetimes, steps[j], seen);
+      if (death > 0) block.death = std::max(block.death, death);
+      else if (steps[j] == period.base_step) block.death = 0;
+    }
+    block.planned = fitted.is_known[i] && block.death > block.birth;
+    if (!fitted.is_known[i]) block.size = kUnknownSize;
+  }
+}
+
+// The last two steps differ in shape: what the second repeats of the first, by size, is the period.
+void match_two_steps(const Lifetimes& lifetimes, RoleIndex num_roles, Period& period) {
+  const std::vector<Tick> aligned = align_step(lifetimes, period.base_step + 1, period, num_roles);
+  std::vector<Tick> base_tick(aligned.size() + 1, 0);  // of the first step, by ticks of the second
   for (std::size_t i = 0; i < aligned.size(); ++i)
     base_tick[i + 1] = aligned[i] < 0 ? base_tick[i] : std::max(base_tick[i], aligned[i] + 1);
-  return base_tick;
+  const std::size_t next = lifetimes.begin_of(period.base_step + 1);
+  for (const Tick tick : aligned) {
+    if (tick < 0) continue;
+    PeriodBlock& block = period.blocks[static_cast<std::size_t>(tick)];
+    const Block& seen = lifetimes.blocks[lifetimes.begin_of(period.base_step) + static_cast<std::size_t>(tick)];
+    const Tick death = relative_death(lifetimes, period.base_step, seen);
+    block.death = death <= period.num_ticks
+                      ? death
+                      : period.num_ticks + base_tick[static_cast<std::size_t>(seen.death) - next];
+    block.planned = block.death > block.birth;
+  }
 }
 
-void choose_cut(Period& period) {
-  const Tick ticks = period.num_ticks;
-  std::vector<Bytes> change(static_cast<std::size_t>(ticks) + 1, 0);
-  // A block that is alive both at the cut and one step on counts twice, as it does on the device.
-  const auto add = [&](Tick from, Tick to, Bytes size) {  // alive at the cuts c with from < c < to
-    if (from + 1 >= to) return;
-    change[static_cast<std::size_t>(std::min(from + 1, ticks))] += size;
-    change[static_cast<std::size_t>(std::min(to, ticks))] -= size;
-  };
+// Pairs the requests of one role by size. Sizes that vary all count as one, since their values are not known yet.
+void align_role(const Lifetimes& lifetimes, std::size_t begin, const Period& period, RoleIndex role,
+                std::vector<Tick>& aligned) {
+  constexpr std::int64_t kVarying = -1;
+  constexpr std::int64_t kMaxEdits = 6000;
+  std::vector<std::int64_t> to;
+  std::vector<Tick> to_tick;
+  std::unordered_set<Bytes> constants;
+  bool varies = false;
   for (const PeriodBlock& block : period.blocks) {
-    if (!block.planned) continue;
-    add(block.birth, block.death, block.size);
-    if (block.death > ticks) add(-1, block.death - ticks, block.size);
+    if (block.role != role) continue;
+    const bool is_constant = block.model.variable == kNoVariable && block.size > 0;
+    to.push_back(is_constant ? block.size : kVarying);
+    to_tick.push_back(block.birth);
+    if (is_constant) constants.insert(block.size);
+    else varies = true;
   }
-  Bytes live = 0;
-  Bytes least = 0;
-  for (Tick tick = 0; tick < ticks; ++tick) {
-    live += change[static_cast<std::size_t>(tick)];
-    if (tick == 0 || live < least) {
-      least = live;
-      period.cut = tick;
-    }
+  std::vector<std::int64_t> from;
+  std::vector<std::size_t> from_index;
+  for (std::size_t i = 0; i < aligned.size(); ++i) {
+    const Block& block = lifetimes.blocks[begin + i];
+    if (block.role != role) continue;
+    from.push_back(varies && constants.count(block.size()) == 0 ? kVarying : block.size());
+    from_index.push_back(i);
   }
+  // What comes long before the period's share of the step is construction.
+  const std::size_t kept = std::min(from.size(), to.size() + to.size() / 4 + 1024);
+  from.erase(from.begin(), from.end() - static_cast<std::ptrdiff_t>(kept));
+  from_index.erase(from_index.begin(), from_index.end() - static_cast<std::ptrdiff_t>(kept));
+  const std::vector<std::int64_t> pairs = align(from, to, kMaxEdits);
+  for (std::size_t i = 0; i < pairs.size(); ++i)
+    if (pairs[i] >= 0) aligned[from_index[i]] = to_tick[static_cast<std::size_t>(pairs[i])];
 }
 
 }  // namespace
@@ -81,30 +125,36 @@ Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
                 ", a period needs two complete steps. Record more steps.");
   Period period;
   period.base_step = lifetimes.num_steps - 2;
-  const StepRange base = range_of(lifetimes, period.base_step);
-  const StepRange next = range_of(lifetimes, period.base_step + 1);
-  period.num_ticks = static_cast<Tick>(base.end - base.begin);
-  const std::vector<Tick> aligned = align(lifetimes, base, next, num_roles);
-  const std::vector<Tick> base_tick = translation(aligned);
-  for (std::size_t i = base.begin; i < base.end; ++i) {
-    const Block& block = lifetimes.blocks[i];
-    PeriodBlock entry{block.size, block.role, static_cast<Tick>(i - base.begin), 0, block.position, false,
-                      block.used_elsewhere};
-    if (block.death <= static_cast<Tick>(base.end)) {
-      entry.death = block.death - static_cast<Tick>(base.begin);
-    } else if (block.death <= static_cast<Tick>(next.end)) {
-      entry.death = period.num_ticks + base_tick[static_cast<std::size_t>(block.death) - next.begin];
-    }
-    period.blocks.push_back(entry);
+  const std::size_t begin = lifetimes.begin_of(period.base_step);
+  period.num_ticks = static_cast<Tick>(lifetimes.begin_of(period.base_step + 1) - begin);
+  for (Tick tick = 0; tick < period.num_ticks; ++tick) {
+    const Block& block = lifetimes.blocks[begin + static_cast<std::size_t>(tick)];
+    period.blocks.push_back({block.size(), SizeModel{}, block.role, tick, 0, false});
   }
-  for (const Tick tick : aligned)
-    if (tick >= 0) {
-      PeriodBlock& block = period.blocks[static_cast<std::size_t>(tick)];
-      block.planned = block.death > block.birth;
-      if (block.planned && block.death - block.birth > period.num_ticks) period.num_copies = 2;
-    }
-  choose_cut(period);
+  const std::vector<std::int64_t> steps = steps_of_one_shape(lifetimes);
+  if (steps.size() >= 2) fit_same_shape(lifetimes, steps, period);
+  else match_two_steps(lifetimes, num_roles, period);
+  for (const PeriodBlock& block : period.blocks)
+    if (block.planned && block.death - block.birth > period.num_ticks) period.num_copies = 2;
   return period;
+}
+
+std::vector<Tick> align_step(const Lifetimes& lifetimes, std::int64_t step, const Period& period, RoleIndex num_roles) {
+  const std::size_t begin = lifetimes.begin_of(step);
+  std::vector<Tick> aligned(lifetimes.begin_of(step + 1) - begin, -1);
+  for (RoleIndex role = 0; role < num_roles; ++role) align_role(lifetimes, begin, period, role, aligned);
+  // A variable has one value in a step: requests that contradict it were paired by mistake.
+  std::vector<Bytes> values(period.variable_bytes.size(), 0);
+  for (std::size_t i = 0; i < aligned.size(); ++i) {
+    if (aligned[i] < 0) continue;
+    const SizeModel& model = period.blocks[static_cast<std::size_t>(aligned[i])].model;
+    if (model.variable == kNoVariable) continue;
+    const Block& block = lifetimes.blocks[begin + i];
+    Bytes& value = values[static_cast<std::size_t>(model.variable)];
+    if (model.defines) value = block.requested;
+    else if (value == 0 || model.bytes_at(value) != block.size()) aligned[i] = -1;
+  }
+  return aligned;
 }
 
 }  // namespace stalloc

@@ -1,6 +1,7 @@
 #include "core/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "core/validator.h"
@@ -12,6 +13,7 @@ constexpr RoleIndex kMaxRoles = 256;
 constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
 constexpr Bytes kMaxArenaBytes = Bytes{1} << 44;
 constexpr Tick kMaxTick = Tick{1} << 40;
+constexpr std::size_t kMaxVariables = 65536;
 
 [[noreturn]] void refuse(const std::string& name, std::int64_t value, const std::string& rule) {
   throw Error("Plan refused: " + name + "=" + std::to_string(value) + ", " + rule +
@@ -29,6 +31,10 @@ void check_header(const Plan& plan) {
   for (const Bytes bytes : plan.arena_bytes)
     if (bytes < 0 || bytes > kMaxArenaBytes || bytes % kAlignment != 0)
       refuse("arena_bytes", bytes, "must be a multiple of 512 in [0, 16 TiB]");
+  if (plan.variable_bytes.size() > kMaxVariables)
+    refuse("num_variables", static_cast<std::int64_t>(plan.variable_bytes.size()), "must be at most 65536");
+  for (const Bytes bytes : plan.variable_bytes)
+    if (bytes <= 0 || bytes > kMaxArenaBytes) refuse("variable_bytes", bytes, "must be positive and at most 16 TiB");
   if (plan.window_begin < 0 || plan.window_end < plan.window_begin || plan.window_end > kMaxTick)
     refuse("window_end", plan.window_end, "must lie in [window_begin, 2^40]");
 }
@@ -54,7 +60,17 @@ void check_tables(const Plan& plan) {
   }
 }
 
+void check_model(const Plan& plan, const SizeModel& model) {
+  if (model.variable == kNoVariable && !model.defines) return;
+  if (model.variable < 0 || static_cast<std::size_t>(model.variable) >= plan.variable_bytes.size())
+    refuse("slot.variable", model.variable, "must be one of the plan's variables");
+  const double most = static_cast<double>(kMaxArenaBytes);
+  if (!(std::abs(model.base) <= most) || !(std::abs(model.slope) <= most))
+    refuse("slot.model", model.variable, "must have a base and a slope within 16 TiB");
+}
+
 void check_slot(const Plan& plan, const Slot& slot) {
+  check_model(plan, slot.model);
   if (slot.role < 0 || slot.role >= plan.num_roles) refuse("slot.role", slot.role, "must be one of the plan's roles");
   if (slot.size <= 0 || slot.size % kAlignment != 0 || slot.size > kMaxArenaBytes)
     refuse("slot.size", slot.size, "must be a positive multiple of 512");
@@ -72,6 +88,13 @@ void check_slot(const Plan& plan, const Slot& slot) {
 }
 
 }  // namespace
+
+Bytes SizeModel::bytes_at(Bytes value) const noexcept {
+  if (defines) return round_up(value, kAlignment);
+  // Far values stay representable; they only have to be recognised as too large.
+  const double bytes = std::min(base + slope * static_cast<double>(value), static_cast<double>(kMaxArenaBytes));
+  return round_up(std::max<Bytes>(static_cast<Bytes>(std::llround(bytes)), 1), kAlignment);
+}
 
 Bytes Plan::total_arena_bytes() const noexcept {
   Bytes total = 0;

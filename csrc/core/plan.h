@@ -2,8 +2,11 @@
 //
 // A table is the sequence of requests of one step, kept apart by role. The first `num_prologue` tables are
 // those of the first steps, each used once; the other `num_period` repeat for ever. A plan for a run that is
-// already under way has no prologue. The step in which the period is cut has a table of its own whose tail
-// names the period's slots, which is why tables name slots and do not hold them.
+// already under way has no prologue. Tables name slots and do not hold them, because the first steps use the
+// period's slots wherever they do what every step does.
+//
+// The timeline: construction, from 0 to window_begin, then one turn of the period, the window. What happens in a
+// step happens at that point of the window, in the first step as in all others.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +23,28 @@ enum class SlotKind : std::uint8_t {
   kUnplanned = 3,   // keeps its position in the sequence; has no place
 };
 
+inline constexpr std::int32_t kNoVariable = -1;
+
+// How many bytes a request asks for: `base` (below 0: it cannot be foretold), or `base + slope * x` where x is the value that its variable has in
+// the step: the bytes asked for by the variable's defining request (for instance that of the batch's tokens).
+struct SizeModel {
+  double base = 0;
+  double slope = 0;
+  std::int32_t variable = kNoVariable;
+  bool defines = false;  // this request tells the variable's value
+
+  Bytes bytes_at(Bytes value) const noexcept;  // rounded up to kAlignment
+};
+
 // A planned place: [offset, offset + size) of its role's address space during [birth, death).
 struct Slot {
-  Bytes size = 0;            // a multiple of kAlignment
+  Bytes size = 0;            // the most it holds; a multiple of kAlignment
   Bytes offset = kUnplaced;  // a multiple of kAlignment
   Tick birth = 0;
   Tick death = 0;  // > window_end: goes on at window_begin (cyclic)
   RoleIndex role = 0;
   SlotKind kind = SlotKind::kUnplanned;
+  SizeModel model;
 };
 
 struct Plan {
@@ -40,7 +57,8 @@ struct Plan {
   std::vector<std::int64_t> table_begin;
   std::vector<Bytes> arena_bytes;        // one a role
   std::vector<Bytes> lower_bound_bytes;  // one a role
-  Tick window_begin = 0;                 // the period's span of the timeline; the prologue lies before it
+  std::vector<Bytes> variable_bytes;     // the largest value of each variable that the slots are sized for
+  Tick window_begin = 0;
   Tick window_end = 0;
 
   std::int32_t num_tables() const noexcept { return num_prologue + num_period; }

@@ -5,10 +5,11 @@
 namespace stalloc {
 
 Sequence::Sequence(std::vector<Bytes> sizes) : sizes_(std::move(sizes)) {
-  if (sizes_.size() < kGramLength) return;
-  grams_.reserve(sizes_.size());
-  for (std::size_t end = kGramLength - 1; end < sizes_.size(); ++end)
-    grams_.emplace_back(hash(&sizes_[end + 1 - kGramLength]), static_cast<std::int64_t>(end));
+  for (std::size_t end = kGramLength - 1; end < sizes_.size(); ++end) {
+    const Bytes* gram = &sizes_[end + 1 - kGramLength];
+    if (std::all_of(gram, gram + kGramLength, [](Bytes size) { return size > 0; }))
+      grams_.emplace_back(hash(gram), static_cast<std::int64_t>(end));
+  }
   std::sort(grams_.begin(), grams_.end());
 }
 
@@ -28,17 +29,15 @@ std::int64_t Sequence::find_gram(const std::array<Bytes, kGramLength>& gram, std
   return found != grams_.end() && found->first == h ? found->second : -1;
 }
 
-void SequenceMatcher::begin(const Sequence* sequence) noexcept {
+void SequenceMatcher::begin(const Sequence* sequence, const Bytes* expected) noexcept {
   sequence_ = sequence;
+  expected_ = expected;
   cursor_ = 0;
   num_skipped_ = 0;
   recent_.fill(0);
 }
 
-std::int64_t SequenceMatcher::match(Bytes size) noexcept {
-  if (sequence_ == nullptr) return kNoPosition;
-  recent_ = {recent_[1], recent_[2], size};
-  if (cursor_ < sequence_->length() && sequence_->size_at(cursor_) == size) return cursor_++;
+std::int64_t SequenceMatcher::match_elsewhere(Bytes size) noexcept {
   std::int64_t position = match_skipped(size);
   if (position == kNoPosition) position = match_ahead(size);
   if (position == kNoPosition) position = match_gram();
@@ -47,7 +46,7 @@ std::int64_t SequenceMatcher::match(Bytes size) noexcept {
 
 std::int64_t SequenceMatcher::match_skipped(Bytes size) noexcept {
   for (std::size_t i = 0; i < num_skipped_; ++i) {
-    if (sequence_->size_at(skipped_[i]) != size) continue;
+    if (expected_[skipped_[i]] != size) continue;
     const std::int64_t position = skipped_[i];
     std::copy(skipped_.begin() + static_cast<std::ptrdiff_t>(i) + 1,
               skipped_.begin() + static_cast<std::ptrdiff_t>(num_skipped_),
@@ -60,12 +59,8 @@ std::int64_t SequenceMatcher::match_skipped(Bytes size) noexcept {
 
 std::int64_t SequenceMatcher::match_ahead(Bytes size) noexcept {
   const std::int64_t end = std::min(sequence_->length(), cursor_ + kLookAhead);
-  for (std::int64_t at = cursor_ + 1; at < end; ++at) {
-    if (sequence_->size_at(at) != size) continue;
-    for (std::int64_t passed = cursor_; passed < at; ++passed) skip(passed);
-    cursor_ = at + 1;
-    return at;
-  }
+  for (std::int64_t at = cursor_ + 1; at < end; ++at)
+    if (expected_[at] == size) return advance_to(at);
   return kNoPosition;
 }
 
@@ -79,12 +74,16 @@ std::int64_t SequenceMatcher::match_gram() noexcept {
   return position;
 }
 
-void SequenceMatcher::skip(std::int64_t position) noexcept {
-  if (num_skipped_ == kMaxSkipped) {
-    std::copy(skipped_.begin() + 1, skipped_.end(), skipped_.begin());
-    --num_skipped_;
+// Remembers the positions passed over; the oldest are given up when there are too many.
+std::int64_t SequenceMatcher::advance_to(std::int64_t position) noexcept {
+  for (; cursor_ < position; ++cursor_) {
+    if (num_skipped_ == kMaxSkipped) {
+      std::copy(skipped_.begin() + 1, skipped_.end(), skipped_.begin());
+      --num_skipped_;
+    }
+    skipped_[num_skipped_++] = cursor_;
   }
-  skipped_[num_skipped_++] = position;
+  return cursor_++;
 }
 
 }  // namespace stalloc

@@ -1,6 +1,7 @@
 // A sequence of requested sizes, and a cursor that finds a run's place in it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -10,8 +11,11 @@
 
 namespace stalloc {
 
+inline constexpr Bytes kAnySize = -1;      // the request that tells a variable's value
+inline constexpr Bytes kUnknownSize = -2;  // depends on a variable without a value, or on nothing we know
+
 // The sizes that one step asks for on one stream, in order, with an index of the places where each run of
-// kGramLength sizes ends.
+// kGramLength known sizes ends.
 class Sequence {
  public:
   static constexpr std::size_t kGramLength = 3;
@@ -20,7 +24,7 @@ class Sequence {
   explicit Sequence(std::vector<Bytes> sizes);
 
   std::int64_t length() const noexcept { return static_cast<std::int64_t>(sizes_.size()); }
-  Bytes size_at(std::int64_t position) const noexcept { return sizes_[static_cast<std::size_t>(position)]; }
+  const std::vector<Bytes>& sizes() const noexcept { return sizes_; }
   // The first position from `from` on at which the gram ends; -1 when there is none.
   std::int64_t find_gram(const std::array<Bytes, kGramLength>& gram, std::int64_t from) const noexcept;
 
@@ -38,22 +42,34 @@ class SequenceMatcher {
  public:
   static constexpr std::int64_t kNoPosition = -1;
 
-  // The sequence is owned by the caller and outlives its use here.
-  void begin(const Sequence* sequence) noexcept;
-  // The position that foretells a request of `size` bytes, or kNoPosition. Each position is given once.
-  std::int64_t match(Bytes size) noexcept;
-  std::int64_t cursor() const noexcept { return cursor_; }
+  // `expected` holds the sequence's sizes with what this step's variables made of them; it may change between
+  // calls. Both are owned by the caller and outlive their use here.
+  void begin(const Sequence* sequence, const Bytes* expected) noexcept;
+  // The position that foretells a request of `size` bytes, or kNoPosition. Each position is given once. A
+  // position of any size is only given when `may_define` says that it may be this request.
+  template <typename MayDefine>
+  std::int64_t match(Bytes size, MayDefine may_define) noexcept {
+    if (sequence_ == nullptr) return kNoPosition;
+    recent_ = {recent_[1], recent_[2], size};
+    if (cursor_ < sequence_->length() && expected_[cursor_] == size) return cursor_++;
+    for (std::int64_t at = cursor_; at < std::min(cursor_ + kDefinersAhead, sequence_->length()); ++at)
+      if (expected_[at] == kAnySize && may_define(at)) return advance_to(at);
+    return match_elsewhere(size);
+  }
 
  private:
   static constexpr std::int64_t kLookAhead = 32;
+  static constexpr std::int64_t kDefinersAhead = 2;
   static constexpr std::size_t kMaxSkipped = 64;
 
+  std::int64_t match_elsewhere(Bytes size) noexcept;
   std::int64_t match_skipped(Bytes size) noexcept;
   std::int64_t match_ahead(Bytes size) noexcept;
   std::int64_t match_gram() noexcept;
-  void skip(std::int64_t position) noexcept;
+  std::int64_t advance_to(std::int64_t position) noexcept;
 
   const Sequence* sequence_ = nullptr;
+  const Bytes* expected_ = nullptr;
   std::int64_t cursor_ = 0;
   std::array<std::int64_t, kMaxSkipped> skipped_{};  // positions passed over and not given yet, oldest first
   std::size_t num_skipped_ = 0;

@@ -1,5 +1,6 @@
 // Plans, and an engine over host memory, for tests and tools.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include "core/block_map.h"
 #include "core/plan_builder.h"
@@ -17,14 +18,14 @@ namespace {
 
 py::dict build_plan_arrays(const py::dict& trace_arrays, bool include_prologue, double deadline_s, int num_threads) {
   const Trace trace = trace_from(trace_arrays);
-  PlanBuilderOptions options;
-  options.include_prologue = include_prologue;
-  options.planner.deadline_s = deadline_s;
-  options.planner.num_threads = num_threads;
+  PlannerOptions options;
+  options.deadline_s = deadline_s;
+  options.num_threads = num_threads;
   Plan plan;
   {
     py::gil_scoped_release unlocked;
     plan = build_plan(trace, options);
+    if (!include_prologue) plan = without_prologue(plan, options);
   }
   return to_dict(plan);
 }
@@ -89,6 +90,14 @@ void bind_engine(py::module_& m) {
     return to_dict(without_prologue(plan, options));
   }, py::arg("plan"), py::arg("deadline_s") = 1.0,
      "The plan's period, placed anew for a run that is already under way. Raises ValueError.");
+  m.def("resized", [](const py::dict& arrays, const std::vector<Bytes>& variable_bytes, double deadline_s) {
+    const Plan plan = plan_from(arrays);
+    check_plan(plan);
+    PlannerOptions options;
+    options.deadline_s = deadline_s;
+    return to_dict(resized(plan, variable_bytes, options));
+  }, py::arg("plan"), py::arg("variable_bytes"), py::arg("deadline_s") = 1.0,
+     "The same plan sized for other largest values of its variables. Raises ValueError.");
   m.def("check_plan", [](const py::dict& arrays) { check_plan(plan_from(arrays)); }, py::arg("plan"),
         "Raise ValueError when the plan's arrays contradict each other or two live slots share a byte.");
   m.def("agreement", [](const py::dict& plan, std::int32_t table, const py::dict& trace, std::int64_t step) {

@@ -82,6 +82,8 @@ void bind_engine_class(py::module_& m) {
       .def("trimmable_bytes", &Engine::trimmable_bytes)
       .def("poll_fences", &Engine::poll_fences, Unlocked())
       .def("stats", [](const Engine& engine) { return to_dict(engine.stats()); })
+      .def("variable_bytes", &Engine::variable_bytes,
+           "The largest value of each of the plan's variables met in a finished step since the plan was taken.")
       .def("reset_peaks", &Engine::reset_peaks)
       .def("blocks", &blocks_of);
 }

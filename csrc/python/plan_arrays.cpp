@@ -70,6 +70,11 @@ py::dict to_dict(const Plan& plan) {
   arrays["slot_death"] = column_of<Tick>(plan.slots, [](const Slot& slot) { return slot.death; });
   arrays["slot_role"] = column_of<RoleIndex>(plan.slots, [](const Slot& slot) { return slot.role; });
   arrays["slot_kind"] = column_of<std::uint8_t>(plan.slots, [](const Slot& slot) { return slot.kind; });
+  arrays["slot_base"] = column_of<double>(plan.slots, [](const Slot& slot) { return slot.model.base; });
+  arrays["slot_slope"] = column_of<double>(plan.slots, [](const Slot& slot) { return slot.model.slope; });
+  arrays["slot_variable"] = column_of<std::int32_t>(plan.slots, [](const Slot& slot) { return slot.model.variable; });
+  arrays["slot_defines"] = column_of<std::uint8_t>(plan.slots, [](const Slot& slot) { return slot.model.defines; });
+  arrays["variable_bytes"] = array_of(plan.variable_bytes);
   arrays["table_slots"] = array_of(plan.table_slots);
   arrays["table_begin"] = array_of(plan.table_begin);
   arrays["arena_bytes"] = array_of(plan.arena_bytes);
@@ -90,6 +95,14 @@ Plan plan_from(const py::dict& arrays) {
   const auto deaths = vector_of<Tick>(arrays, "slot_death");
   const auto roles = vector_of<RoleIndex>(arrays, "slot_role");
   const auto kinds = vector_of<std::uint8_t>(arrays, "slot_kind");
+  const auto bases = vector_of<double>(arrays, "slot_base");
+  const auto slopes = vector_of<double>(arrays, "slot_slope");
+  const auto variables = vector_of<std::int32_t>(arrays, "slot_variable");
+  const auto defines = vector_of<std::uint8_t>(arrays, "slot_defines");
+  require_length("slot_base", bases.size(), sizes.size());
+  require_length("slot_slope", slopes.size(), sizes.size());
+  require_length("slot_variable", variables.size(), sizes.size());
+  require_length("slot_defines", defines.size(), sizes.size());
   require_length("slot_offset", offsets.size(), sizes.size());
   require_length("slot_birth", births.size(), sizes.size());
   require_length("slot_death", deaths.size(), sizes.size());
@@ -97,7 +110,9 @@ Plan plan_from(const py::dict& arrays) {
   require_length("slot_kind", kinds.size(), sizes.size());
   plan.slots.reserve(sizes.size());
   for (std::size_t i = 0; i < sizes.size(); ++i)
-    plan.slots.push_back({sizes[i], offsets[i], births[i], deaths[i], roles[i], static_cast<SlotKind>(kinds[i])});
+    plan.slots.push_back({sizes[i], offsets[i], births[i], deaths[i], roles[i], static_cast<SlotKind>(kinds[i]),
+                          {bases[i], slopes[i], variables[i], defines[i] != 0}});
+  plan.variable_bytes = vector_of<Bytes>(arrays, "variable_bytes");
   plan.table_slots = vector_of<std::int32_t>(arrays, "table_slots");
   plan.table_begin = vector_of<std::int64_t>(arrays, "table_begin");
   plan.arena_bytes = vector_of<Bytes>(arrays, "arena_bytes");

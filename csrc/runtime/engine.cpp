@@ -30,7 +30,7 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
   if (script != nullptr) {
     ++stats.requests;
     stats.requested_bytes += size;
-    if (role >= 0 && role < script->plan->num_roles) place = serve_slot(lock, role, rounded, &reason);
+    if (role >= 0 && role < script->plan->num_roles) place = serve_slot(lock, role, size, &reason);
     if (place) {
       ++stats.slot_hits;
       stats.slot_hit_bytes += size;
@@ -48,12 +48,12 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
 }
 
 // The slot of this request, if its bytes are free; else why not.
-Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes rounded, Fallback* reason) noexcept {
+Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept {
   const auto index = static_cast<std::size_t>(role);
   if (arenas[index].plan_extent() == nullptr && plan_step >= extent_from_step[index]) take_extent(lock, role);
   if (script == nullptr || role >= script->plan->num_roles) return {};  // changed while the lock was open
-  const std::int64_t position = matchers[index].match(rounded);
-  if (position == SequenceMatcher::kNoPosition) {
+  const std::int64_t position = cursor.match(role, size);
+  if (position == StepCursor::kNoPosition) {
     *reason = Fallback::kUnmatched;
     return {};
   }
@@ -62,9 +62,14 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes rounded,
     *reason = Fallback::kUnplanned;
     return {};
   }
+  const Bytes rounded = round_up(size, kAlignment);
+  if (rounded > slot.size) {
+    *reason = Fallback::kTooLong;
+    return {};
+  }
   ++stats.planned_requests;
   Arena& arena = arenas[index];
-  Arena::Place place = arena.take_slot(slot.offset, slot.size);
+  Arena::Place place = arena.take_slot(slot.offset, rounded);
   if (!place && !awaiting.empty() && arena.plan_extent() != nullptr) {
     const std::int64_t step = plan_step;
     const Bytes offset = slot.offset;

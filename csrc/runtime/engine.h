@@ -71,6 +71,8 @@ class Engine {
   void become_forked_child() noexcept;  // pass through; frees of served blocks do nothing
 
   EngineStats stats() const noexcept;
+  // The largest value of each of the plan's variables met in a finished step since the plan was taken.
+  std::vector<Bytes> variable_bytes() const;
   void reset_peaks() noexcept;
   // The highest served_bytes since the last call, for whoever adds them to another level; one caller only.
   Bytes take_interval_peak() noexcept;

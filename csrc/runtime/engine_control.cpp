@@ -19,17 +19,8 @@ Engine::~Engine() {
 }
 
 Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)) {
-  sequences.reserve(plan->table_begin.size() - 1);
-  for (std::size_t cell = 0; cell + 1 < plan->table_begin.size(); ++cell) {
-    std::vector<Bytes> sizes;
-    for (std::int64_t at = plan->table_begin[cell]; at < plan->table_begin[cell + 1]; ++at)
-      sizes.push_back(plan->slots[static_cast<std::size_t>(plan->table_slots[static_cast<std::size_t>(at)])].size);
-    sequences.emplace_back(std::move(sizes));
-  }
-}
-
-const Sequence* Engine::Impl::Script::sequence(std::int64_t step, RoleIndex role) const noexcept {
-  return &sequences[static_cast<std::size_t>(plan->table_of(step) * plan->num_roles + role)];
+  steps.reserve(static_cast<std::size_t>(plan->num_tables()));
+  for (std::int32_t table = 0; table < plan->num_tables(); ++table) steps.emplace_back(*plan, table);
 }
 
 const Slot& Engine::Impl::Script::slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept {
@@ -41,16 +32,27 @@ const Slot& Engine::Impl::Script::slot(std::int64_t step, RoleIndex role, std::i
 std::int64_t Engine::end_step() {
   Impl::Lock lock(impl_->mutex);
   impl_->recorder.end_step();
+  impl_->note_variables();
   ++impl_->plan_step;
-  impl_->begin_tables();
+  impl_->begin_table();
   if (!impl_->awaiting.empty()) impl_->poll_some(lock, impl_->awaiting.size());
   return ++impl_->stats.steps;
 }
 
-void Engine::Impl::begin_tables() noexcept {
+void Engine::Impl::begin_table() noexcept {
+  if (script != nullptr) cursor.begin(&script->steps[static_cast<std::size_t>(script->plan->table_of(plan_step))]);
+}
+
+void Engine::Impl::note_variables() noexcept {
   if (script == nullptr) return;
-  for (RoleIndex role = 0; role < script->plan->num_roles; ++role)
-    matchers[static_cast<std::size_t>(role)].begin(script->sequence(plan_step, role));
+  const std::vector<Bytes>& values = cursor.values();
+  for (std::size_t i = 0; i < std::min(values.size(), variable_bytes.size()); ++i)
+    variable_bytes[i] = std::max(variable_bytes[i], values[i]);
+}
+
+std::vector<Bytes> Engine::variable_bytes() const {
+  const Impl::Lock lock(impl_->mutex);
+  return impl_->variable_bytes;
 }
 
 // --- recording ---
@@ -109,13 +111,16 @@ void Engine::arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
   impl_->install(std::move(script), plan_step);
 }
 
-void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step) noexcept {
+// Called by a thread that may allocate: all room that the hot path needs is made here.
+void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step) {
+  for (const StepScript& table : next->steps) cursor.make_room(table);
+  variable_bytes.assign(next->plan->variable_bytes.size(), 0);
   if (script != nullptr) old_scripts.push_back(std::move(script));
   script = std::move(next);
   plan_step = step;
   extent_from_step.fill(step);
   for (Arena& arena : arenas) arena.forget_plan();
-  begin_tables();
+  begin_table();
   refresh_serving();
 }
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <mutex>
 
-#include "core/sequence.h"
+#include "core/step_cursor.h"
 #include "runtime/arena.h"
 #include "runtime/engine.h"
 #include "runtime/extent_table.h"
@@ -27,9 +27,8 @@ struct Engine::Impl {
   // A plan made ready for the hot path.
   struct Script {
     std::shared_ptr<const Plan> plan;
-    std::vector<Sequence> sequences;  // by table, then role
+    std::vector<StepScript> steps;  // by table
     explicit Script(std::shared_ptr<const Plan> plan);
-    const Sequence* sequence(std::int64_t step, RoleIndex role) const noexcept;
     const Slot& slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept;
   };
 
@@ -37,7 +36,7 @@ struct Engine::Impl {
 
   // --- engine.cpp ---
   void* allocate(Bytes size, StreamHandle stream) noexcept;
-  Arena::Place serve_slot(Lock& lock, RoleIndex role, Bytes rounded, Fallback* reason) noexcept;
+  Arena::Place serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept;
   void* hand_out(const Arena::Place& place, Bytes requested) noexcept;
   void release(const Arena::Place& place) noexcept;
   void await_streams(Lock& lock, const Arena::Place& place) noexcept;
@@ -49,8 +48,9 @@ struct Engine::Impl {
   std::unique_ptr<Arena::Extent> make_extent(const Plan& plan, RoleIndex role, StreamHandle stream);
   void adopt(std::unique_ptr<Arena::Extent> extent) noexcept;
   void give_back(std::unique_ptr<Arena::Extent> extent) noexcept;
-  void install(std::unique_ptr<const Script> next, std::int64_t step) noexcept;
-  void begin_tables() noexcept;
+  void install(std::unique_ptr<const Script> next, std::int64_t step);
+  void begin_table() noexcept;
+  void note_variables() noexcept;
   void refresh_serving() noexcept;
 
   Engine& engine;
@@ -65,7 +65,8 @@ struct Engine::Impl {
   // Replaced scripts are kept: a thread inside take_extent may still look at one. A few a process.
   std::vector<std::unique_ptr<const Script>> old_scripts;
   std::int64_t plan_step = 0;
-  std::array<SequenceMatcher, StreamRoles::kMaxRoles> matchers;
+  StepCursor cursor;
+  std::vector<Bytes> variable_bytes;  // the largest value of each variable met since the plan was installed
   // The step from which on a missing plan extent may be asked for (again); one thread at a time.
   std::array<std::int64_t, StreamRoles::kMaxRoles> extent_from_step{};
   bool serve_gaps = true;

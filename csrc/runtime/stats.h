@@ -12,6 +12,7 @@ namespace stalloc {
 enum class Fallback : int {
   kUnmatched = 0,   // no position of the sequence foretells this size
   kSlotBusy,        // the slot's bytes are in use
+  kTooLong,         // more than the slot holds: a longer batch than the plan was made for
   kUnplanned,       // the position is known and has no slot (dynamic or ever-growing)
   kUnknownStream,   // the plan has no arena for this stream
   kNoExtent,        // the upstream had no room for the arena
