@@ -1,4 +1,5 @@
 // _core.ReplayTrace, _core.replay: histories through the models of the allocators.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,18 @@ py::dict to_dict(const ReplayResult& result) {
   return out;
 }
 
+// Event indices of each allocation's life; num_events where it had no end.
+py::dict lives_of(const ReplayTrace& trace) {
+  std::vector<std::int64_t> born, freed, done;
+  for (const ReplayBlock& block : trace.blocks) {
+    born.push_back(block.born);
+    freed.push_back(std::min(block.freed == kNever ? block.done : block.freed, trace.num_events()));
+    done.push_back(std::min(block.done, trace.num_events()));
+  }
+  using namespace pybind11::literals;
+  return py::dict("born"_a = to_column(born), "freed"_a = to_column(freed), "done"_a = to_column(done));
+}
+
 std::unique_ptr<SimulatedRun> run_of(std::shared_ptr<ReplayTrace> trace, const py::dict& given) {
   const Bytes limit = given.contains("limit_bytes") ? py::cast<Bytes>(given["limit_bytes"]) : 0;
   const bool audited = given.contains("handover_audited") && py::cast<bool>(given["handover_audited"]);
@@ -104,6 +117,7 @@ void bind_simulation(py::module_& m) {
            py::arg("step_begin"))
       .def_property_readonly("num_events", &ReplayTrace::num_events)
       .def_property_readonly("step_begin", [](const ReplayTrace& trace) { return to_column(trace.step_begin); })
+      .def("lives", &lives_of)
       .def_property_readonly("num_blocks", [](const ReplayTrace& trace) { return trace.blocks.size(); })
       .def_readonly("unknown_frees", &ReplayTrace::unknown_frees)
       .def_readonly("double_births", &ReplayTrace::double_births);
