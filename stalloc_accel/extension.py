@@ -171,7 +171,7 @@ def _make(build: Build) -> Path:
 def _compile(build: Build, scratch: Path) -> Path:
     csrc = build.include_dirs[0]
     include = [f"-I{csrc}", *(word for folder in build.include_dirs[1:] for word in ("-isystem", str(folder)))]
-    language = "-std=c++20" if build.torch.release >= (2, 12) else "-std=c++17"
+    language = f"-std={toolchain.cxx_standard(build.torch.version)}"
     command = [build.compiler.path, *shlex.split(environment.compiler())[1:], language, *_FLAGS, *include]
     objects = [scratch / f"{path.parent.name}-{path.stem}.o" for path in build.files]
     jobs = [[*command, "-c", str(path), "-o", str(out)] for path, out in zip(build.files, objects)]

@@ -47,10 +47,11 @@ class TorchInstallation:
     def library_dir(self) -> Path:
         return self.folder / "lib"
 
-    @property
-    def release(self) -> tuple[int, int]:
-        major, minor = re.match(r"(\d+)\.(\d+)", self.version).groups()
-        return int(major), int(minor)
+
+def cxx_standard(torch_version: str) -> str:
+    """The C++ standard that torch's headers need: 20 since 2.14."""
+    major, minor = re.match(r"(\d+)\.(\d+)", torch_version).groups()
+    return "c++20" if (int(major), int(minor)) >= (2, 14) else "c++17"
 
 
 def installed_torch() -> TorchInstallation:

@@ -17,15 +17,42 @@ const c10::impl::PyInterpreter* gpu_trace() noexcept { return c10::impl::GPUTrac
 }  // namespace
 
 c10::DataPtr CudaAllocator::allocate(std::size_t size_bytes) {
-  if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(kMaxRequest) ||
-      !enabled_.load(std::memory_order_relaxed)) {
-    c10::DataPtr block = native_.allocate(size_bytes);
-    (void)block.compare_exchange_deleter(native_deleter_, &CudaAllocator::release);
-    return block;
-  }
-  const c10::DeviceIndex index = c10::cuda::current_device();
+  if (size_bytes == 0 || size_bytes > static_cast<std::size_t>(kMaxRequest) || !has_part())
+    return allocate_natively(size_bytes);
+  const c10::DeviceIndex index = current_device();
   void* ptr = obtain(device(index), size_bytes, c10::cuda::getCurrentCUDAStream(index).stream());
   return {ptr, ptr, &CudaAllocator::release, c10::Device(c10::DeviceType::CUDA, index)};
+}
+
+// While no engine has an arena: one look at the request, and only where someone records.
+c10::DataPtr CudaAllocator::allocate_natively(std::size_t size_bytes) {
+  c10::DataPtr block = native_.allocate(size_bytes);
+  (void)block.compare_exchange_deleter(native_deleter_, &CudaAllocator::release);
+  CudaDevice* device = find_device(block.device().index());
+  if (block.get() == nullptr || device == nullptr || !device->engine.is_recording()) return block;
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device->index).stream();
+  if (!is_for_pool(*device, stream))
+    device->engine.note_upstream_allocation(block.get(), static_cast<Bytes>(size_bytes), stream_handle(stream));
+  return block;
+}
+
+// Whether an engine has or may want a part in requests.
+bool CudaAllocator::has_part() const noexcept {
+  if (!enabled_.load(std::memory_order_relaxed)) return false;
+  bool result = false;
+  for_each_device([&result](const CudaDevice& device) {
+    result = result || device.engine.is_serving() || device.engine.extent_bytes() != 0;
+  });
+  return result;
+}
+
+// A pool's request is no part of the program's sequence: the engine neither serves nor notes it.
+bool CudaAllocator::is_for_pool(const CudaDevice& device, cudaStream_t stream) const {
+  return routes_.any_open() && routes_.claims(device.index, stream);
+}
+
+c10::DeviceIndex CudaAllocator::current_device() const {
+  return has_one_device_.load(std::memory_order_relaxed) ? c10::DeviceIndex{0} : c10::cuda::current_device();
 }
 
 c10::DeleterFnPtr CudaAllocator::raw_deleter() const {
@@ -34,25 +61,23 @@ c10::DeleterFnPtr CudaAllocator::raw_deleter() const {
 
 void* CudaAllocator::raw_alloc(std::size_t size_bytes) {
   if (size_bytes == 0 || !enabled_.load(std::memory_order_relaxed)) return native_.raw_alloc(size_bytes);
-  const c10::DeviceIndex index = c10::cuda::current_device();
+  const c10::DeviceIndex index = current_device();
   return obtain(device(index), size_bytes, c10::cuda::getCurrentCUDAStream(index).stream());
 }
 
 void* CudaAllocator::raw_alloc_with_stream(std::size_t size_bytes, cudaStream_t stream) {
   if (size_bytes == 0 || !enabled_.load(std::memory_order_relaxed))
     return native_.raw_alloc_with_stream(size_bytes, stream);
-  return obtain(device(c10::cuda::current_device()), size_bytes, stream);
+  return obtain(device(current_device()), size_bytes, stream);
 }
 
 // `device` is the current one.
 void* CudaAllocator::obtain(CudaDevice& device, std::size_t size_bytes, cudaStream_t stream) {
   const auto size = static_cast<Bytes>(size_bytes);
   const StreamHandle handle = stream_handle(stream);
-  // A pool's request is no part of the program's sequence: the engine neither serves nor notes it.
-  const bool for_pool = routes_.any_open() && routes_.claims(device.index, stream);
+  const bool for_pool = is_for_pool(device, stream);
   if (!for_pool) {
     if (void* served = device.engine.try_allocate(size, handle)) {
-      device.stats.note_served(size);
       if (device.history.is_watching()) device.history.note_allocation(served, size, handle);
       report(device, served, round_up(size, kAlignment));
       return served;
@@ -75,7 +100,6 @@ void* CudaAllocator::pass_through(CudaDevice& device, std::size_t size_bytes, cu
     if (give_back(device) == 0) throw;
   }
   if (ptr == nullptr) ptr = native_.raw_alloc_with_stream(size_bytes, stream);
-  device.stats.after_native_allocation();
   return ptr;
 }
 
@@ -83,7 +107,7 @@ void* CudaAllocator::pass_through(CudaDevice& device, std::size_t size_bytes, cu
 // requests are not worth the look at the driver: they fail only at the very end.
 void CudaAllocator::make_room(CudaDevice& device, Bytes size) {
   if (size <= kSmallRequest || routes_.any_open() || device.engine.trimmable_bytes() == 0) return;
-  if (has_room_for_segment(native_, device.index, size) || has_cached_block(native_, device.index, size)) return;
+  if (has_cached_block(native_, device.index, size) || has_room_for_segment(native_, device.index, size)) return;
   (void)device.engine.trim(true);
 }
 

@@ -36,6 +36,7 @@ class CudaAllocator final : public ForwardingCudaAllocator {
   void raw_delete(void* ptr) override;
   void recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) override;
   void enable(bool value) override;
+  void init(int device_count) override;
 
   // --- answers that know of extents: cuda_answers.cpp ---
   void emptyCache(MempoolId_t pool) override;
@@ -70,6 +71,10 @@ class CudaAllocator final : public ForwardingCudaAllocator {
   static void release(void* ptr) noexcept;  // the deleter of every block, served or not
   static void become_forked_child() noexcept;
 
+  bool has_part() const noexcept;
+  bool is_for_pool(const CudaDevice& device, cudaStream_t stream) const;
+  c10::DeviceIndex current_device() const;
+  c10::DataPtr allocate_natively(std::size_t size_bytes);
   void* obtain(CudaDevice& device, std::size_t size_bytes, cudaStream_t stream);
   void* pass_through(CudaDevice& device, std::size_t size_bytes, cudaStream_t stream);
   void make_room(CudaDevice& device, Bytes size);
@@ -81,7 +86,7 @@ class CudaAllocator final : public ForwardingCudaAllocator {
   CudaDevice* find_device(c10::DeviceIndex index) noexcept;
   CudaDevice& device_of(const Engine& engine) noexcept;  // of an engine that owns an extent
   template <typename Function>
-  void for_each_device(Function function) {
+  void for_each_device(Function function) const {
     const std::size_t end = devices_end_.load(std::memory_order_acquire);
     for (std::size_t i = 0; i < end; ++i)
       if (CudaDevice* device = devices_[i].load(std::memory_order_acquire)) function(*device);
@@ -91,6 +96,7 @@ class CudaAllocator final : public ForwardingCudaAllocator {
   const c10::DeleterFnPtr native_deleter_;
   CudaPoolRoutes routes_;
   std::atomic<bool> enabled_{true};  // torch's own switch; off, nothing is cached and blocks have another deleter
+  std::atomic<bool> has_one_device_{false};  // then the current one is known without asking, which takes 80 ns
   std::array<std::atomic<CudaDevice*>, kMaxDevices> devices_{};
   std::atomic<std::size_t> devices_end_{0};  // from here on none was made
 

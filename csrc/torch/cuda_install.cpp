@@ -1,4 +1,5 @@
 // How CudaAllocator comes into a process, and its devices into being.
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/env.h>
 #include <pthread.h>
 
@@ -56,6 +57,7 @@ CudaAllocator& CudaAllocator::install() {
   native::CUDAAllocator* present = native::get();
   check_may_install(*present);
   auto* allocator = new CudaAllocator(*present, present->raw_deleter());
+  if (present->initialized()) allocator->has_one_device_.store(c10::cuda::device_count() == 1);
   if (present->initialized() && present->isHistoryEnabled()) {
     // Who asked for the history is not known, so our entries come without frames.
     constexpr std::size_t kMaxEntries = 1000000;
@@ -76,6 +78,11 @@ CudaAllocator& CudaAllocator::install() {
   native::allocator.store(allocator);
   pthread_atfork(nullptr, nullptr, &CudaAllocator::become_forked_child);
   return *allocator;
+}
+
+void CudaAllocator::init(int device_count) {
+  native_.init(device_count);
+  has_one_device_.store(device_count == 1);
 }
 
 void CudaAllocator::become_forked_child() noexcept {

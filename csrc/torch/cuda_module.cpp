@@ -48,6 +48,11 @@ PYBIND11_MODULE(_torch_cuda, m) {
   m.def("is_installed", [] { return CudaAllocator::installed() != nullptr; });
   m.def("engine", &installed_engine, py::arg("device_index"), py::return_value_policy::reference,
         "The engine of a device.");
+  m.def("largest_cached_block", [](int device_index) {
+    std::size_t largest = 1;
+    native::get()->cacheInfo(static_cast<c10::DeviceIndex>(device_index), &largest);
+    return largest;
+  }, py::arg("device_index"), "What torch tells cuDNN: the bytes of the largest free block it holds.");
   m.def("benchmark_pair", &benchmark_pair, py::arg("size_bytes"), py::arg("num_pairs"), Unlocked(),
         "Median ns of an allocation and its free: (through ours, through the native allocator).");
 }

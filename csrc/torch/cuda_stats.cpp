@@ -39,20 +39,6 @@ void CudaStats::add(Tally& tally, Bytes size, Bytes requested, bool allocated) {
   }
 }
 
-void CudaStats::note_served(Bytes requested) noexcept {
-  const Bytes size = round_up(requested, kAlignment);
-  Served& served = served_[pool_of(size) - 1];
-  served.blocks.fetch_add(1, std::memory_order_relaxed);
-  served.bytes.fetch_add(size, std::memory_order_relaxed);
-  served.requested.fetch_add(requested, std::memory_order_relaxed);
-  const Bytes now = engine_.served_bytes();
-  Bytes peak = interval_peak_.load(std::memory_order_relaxed);
-  if (now <= peak) return;
-  while (now > peak && !interval_peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
-  }
-  risen_.store(true, std::memory_order_relaxed);
-}
-
 void CudaStats::before_extent() {
   DeviceStats stats = native_.getDeviceStats(device_);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -60,28 +46,28 @@ void CudaStats::before_extent() {
   for (int metric = 0; metric < kNumMetrics; ++metric)
     for (std::size_t pool = 0; pool < kNumPools; ++pool)
       peaks_[static_cast<std::size_t>(metric)][pool] = array_of(stats, metric)[pool].peak;
-  interval_peak_.store(engine_.served_bytes(), std::memory_order_relaxed);
+  (void)engine_.take_interval_peak();
   tracking_.store(true, std::memory_order_relaxed);
 }
 
 // The quick look: totals only, no walk over the blocks.
 void CudaStats::poll() {
   DeviceStats stats = native_.getDeviceStats(device_);
-  Tally extents{};
-  for (const auto& extent : upstream_.extents()) add(extents, extent.size, extent.size, true);
+  const std::int64_t num_extents = upstream_.num_held();
+  const Bytes extent_bytes = upstream_.held_bytes();
   const EngineStats served = engine_.stats();
-  const Bytes highest = std::max(interval_peak_.exchange(served.served_bytes, std::memory_order_relaxed),
-                                 served.served_bytes);
+  const Bytes highest = std::max(engine_.take_interval_peak(), served.served_bytes);
   const Bytes above = highest - served.served_bytes;  // what lived at the peak and is gone
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto raise = [&](Metric metric, std::int64_t served_level) {
+  const auto raise = [&](Metric metric, std::int64_t change) {
     auto& peak = peaks_[metric][kAll];
-    peak = std::max(peak, array_of(stats, metric)[kAll].current - extents[metric][kAll] + served_level);
+    peak = std::max(peak, array_of(stats, metric)[kAll].current + change);
   };
-  raise(kAllocation, served.served_blocks);
-  raise(kAllocatedBytes, highest);
-  raise(kActiveBytes, highest + served.awaiting_bytes);
-  raise(kRequestedBytes, std::min(served.served_requested_bytes + above, highest));
+  raise(kAllocation, served.served_blocks - num_extents);
+  raise(kAllocatedBytes, highest - extent_bytes);
+  raise(kActiveBytes, highest + served.awaiting_bytes - extent_bytes);
+  // How much of the rounding lived at the peak is not kept: up to 511 bytes a block too much.
+  raise(kRequestedBytes, std::min(served.served_requested_bytes + above, highest) - extent_bytes);
 }
 
 CudaStats::Picture CudaStats::picture() const {
@@ -96,16 +82,14 @@ CudaStats::Picture CudaStats::picture() const {
       result.gap_bytes += block.size;
     }
   }
-  for (std::size_t pool = 0; pool < served_.size(); ++pool) {
-    const std::int64_t blocks = served_[pool].blocks.load(std::memory_order_relaxed);
-    const std::int64_t bytes = served_[pool].bytes.load(std::memory_order_relaxed);
-    const std::int64_t requested = served_[pool].requested.load(std::memory_order_relaxed);
-    for (const std::size_t entry : {kAll, pool + 1}) {
-      result.served_total[kAllocation][entry] += blocks;
-      result.served_total[kActive][entry] += blocks;
-      result.served_total[kAllocatedBytes][entry] += bytes;
-      result.served_total[kActiveBytes][entry] += bytes;
-      result.served_total[kRequestedBytes][entry] += requested;
+  const EngineStats stats = engine_.stats();
+  for (std::size_t size_class = 0; size_class < stats.total_blocks.size(); ++size_class) {
+    for (const std::size_t pool : {kAll, size_class + 1}) {
+      result.served_total[kAllocation][pool] += stats.total_blocks[size_class];
+      result.served_total[kActive][pool] += stats.total_blocks[size_class];
+      result.served_total[kAllocatedBytes][pool] += stats.total_bytes[size_class];
+      result.served_total[kActiveBytes][pool] += stats.total_bytes[size_class];
+      result.served_total[kRequestedBytes][pool] += stats.total_requested_bytes[size_class];
     }
   }
   return result;
@@ -155,17 +139,15 @@ DeviceStats CudaStats::merged() {
 }
 
 Bytes CudaStats::allocated_bytes() const {
-  Bytes held = 0;
-  for (const auto& extent : upstream_.extents()) held += extent.size;
-  return current(native_.getDeviceStats(device_).allocated_bytes) - held + engine_.served_bytes();
+  return current(native_.getDeviceStats(device_).allocated_bytes) - upstream_.held_bytes() + engine_.served_bytes();
 }
 
 void CudaStats::reset_peaks() {
   native_.resetPeakStats(device_);
   DeviceStats stats = native_.getDeviceStats(device_);
   const Picture now = picture();
-  const bool holds_extents = !upstream_.extents().empty();
-  interval_peak_.store(engine_.served_bytes(), std::memory_order_relaxed);
+  const bool holds_extents = upstream_.num_held() > 0;
+  (void)engine_.take_interval_peak();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& metric : peaks_) metric.fill(0);
   raise_peaks(stats, now);

@@ -21,17 +21,14 @@ inline Bytes current(const c10::CachingAllocator::StatArray& stats) noexcept { r
 
 class CudaStats {
  public:
-  CudaStats(native::CUDAAllocator& native, const CudaUpstream& upstream, const Engine& engine,
+  CudaStats(native::CUDAAllocator& native, const CudaUpstream& upstream, Engine& engine,
             c10::DeviceIndex device)
       : native_(native), upstream_(upstream), engine_(engine), device_(device) {}
 
-  // The hot path.
-  void note_served(Bytes requested) noexcept;
-  // Before a request or a free passes through to the native allocator, and after a request has.
+  // Before a request or a free passes through to the native allocator. While an arena is active these are few.
   void before_native() {
-    if (tracking_.load(std::memory_order_relaxed) && risen_.exchange(false, std::memory_order_relaxed)) poll();
+    if (tracking_.load(std::memory_order_relaxed)) poll();
   }
-  void after_native_allocation() noexcept { risen_.store(true, std::memory_order_relaxed); }
   // Before an extent is taken: from here on the native peak would count it as the program's.
   void before_extent();
 
@@ -63,20 +60,10 @@ class CudaStats {
 
   native::CUDAAllocator& native_;
   const CudaUpstream& upstream_;
-  const Engine& engine_;
+  Engine& engine_;
   const c10::DeviceIndex device_;
 
-  // Served since the process began, by pool (small, large).
-  struct Served {
-    std::atomic<std::int64_t> blocks{0};
-    std::atomic<std::int64_t> bytes{0};
-    std::atomic<std::int64_t> requested{0};
-  };
-  std::array<Served, 2> served_;
-  std::atomic<Bytes> interval_peak_{0};  // of served bytes, since the last poll
-  std::atomic<bool> tracking_{false};    // an extent was held since the peaks were reset
-  std::atomic<bool> risen_{false};       // a level may have risen since the last poll
-
+  std::atomic<bool> tracking_{false};  // an extent was held since the peaks were reset
   std::mutex mutex_;  // guards all below
   Tally peaks_{};     // while tracking
   // At the last reset of the accumulated figures.

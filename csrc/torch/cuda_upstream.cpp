@@ -47,6 +47,8 @@ void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
                                  [&](const Extent& other) { return other.base > extent.base; });
     extents_.insert(at, extent);
     past_extents_.push_back(extent);
+    num_held_.fetch_add(1, std::memory_order_relaxed);
+    held_bytes_.fetch_add(size, std::memory_order_relaxed);
     return base;
   } catch (...) {
     return nullptr;  // no room after all, or no host memory for the lists
@@ -55,9 +57,8 @@ void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
 
 // True when the request can be expected to succeed, after flushing the native cache where that is what it takes.
 bool CudaUpstream::make_room(Bytes size) {
-  if (has_room_for_segment(native_, device_, size)) return true;
   // Every stream's cached blocks count here, so this may be wrong; then the request fails and we go without.
-  if (has_cached_block(native_, device_, size)) return true;
+  if (has_cached_block(native_, device_, size) || has_room_for_segment(native_, device_, size)) return true;
   native_.emptyCache({0, 0});
   return has_room_for_segment(native_, device_, size);
 }
@@ -66,8 +67,12 @@ void CudaUpstream::deallocate(void* extent) noexcept {
   {
     const std::lock_guard<std::mutex> lock(extents_mutex_);
     const auto base = reinterpret_cast<std::uintptr_t>(extent);
-    extents_.erase(std::remove_if(extents_.begin(), extents_.end(), [&](const Extent& e) { return e.base == base; }),
-                   extents_.end());
+    const auto found = std::find_if(extents_.begin(), extents_.end(), [&](const Extent& e) { return e.base == base; });
+    if (found != extents_.end()) {
+      num_held_.fetch_sub(1, std::memory_order_relaxed);
+      held_bytes_.fetch_sub(found->size, std::memory_order_relaxed);
+      extents_.erase(found);
+    }
   }
   // Not raw_delete: that one follows torch's enable switch, and the block came from the cache.
   native_deleter_(extent);

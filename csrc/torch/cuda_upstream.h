@@ -1,6 +1,7 @@
 // Extents from the native CUDA allocator, so that its totals and limits stay true; fences are CUDA events.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -40,6 +41,8 @@ class CudaUpstream final : public Upstream {
   void wait_fence(Fence fence) noexcept override;
   void release_fence(Fence fence) noexcept override;
 
+  std::int64_t num_held() const noexcept { return num_held_.load(std::memory_order_relaxed); }
+  Bytes held_bytes() const noexcept { return held_bytes_.load(std::memory_order_relaxed); }
   std::optional<Extent> extent_of(const void* ptr) const;
   std::vector<Extent> extents() const;       // held now, by address
   std::vector<Extent> past_extents() const;  // ever held: their native trace entries are not a program's blocks
@@ -57,6 +60,8 @@ class CudaUpstream final : public Upstream {
   mutable std::mutex extents_mutex_;  // guards the two lists
   std::vector<Extent> extents_;
   std::vector<Extent> past_extents_;
+  std::atomic<std::int64_t> num_held_{0};  // of extents_
+  std::atomic<Bytes> held_bytes_{0};
   std::mutex events_mutex_;  // guards spare_events_
   std::vector<cudaEvent_t> spare_events_;  // of this device
 };
