@@ -84,6 +84,15 @@ class Device:
         return len(self.history) == 0 and len(self.segments.address) == 0
 
 
+def empty_device(history: History) -> Device:
+    """A device of which nothing but the history is known."""
+    none = np.zeros(0, np.int64)
+    return Device(index=0, history=history,
+                  segments=Segments(address=none.astype(np.uint64), size=none, stream=none.astype(np.uint64),
+                                    is_small=none.astype(bool), is_expandable=none.astype(bool), pool=[]),
+                  blocks=Blocks(segment=none, address=none.astype(np.uint64), size=none, requested=none, state=none, stack=none))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
     devices: list[Device]  # those that did anything

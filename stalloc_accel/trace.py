@@ -14,8 +14,8 @@ import numpy as np
 from stalloc_accel import _core
 from stalloc_accel.errors import StallocError, describe
 from stalloc_accel.periodicity import find_steps
-from stalloc_accel.snapshot import (ALLOC, ALLOCATED, AWAITING_STREAMS, FREE, FREE_COMPLETED, FREE_REQUESTED, Device,
-                                    History, read_snapshot)
+from stalloc_accel.snapshot import (ALLOC, AWAITING_STREAMS, FREE, FREE_COMPLETED, FREE_REQUESTED, Device,
+                                    History, Snapshot, empty_device, read_snapshot)
 
 MAX_TEXT_BYTES = 1 << 30
 _RECORD_STREAM = -1  # size of such an event in our own format; 0 is a free
@@ -64,12 +64,35 @@ def read_traces(path: str | os.PathLike[str], marks: str | os.PathLike[str] | No
     return [trace if trace.steps_from != "none" else _with_found_steps(trace) for trace in traces]
 
 
-def _read_any(path: Path) -> list[RecordedTrace]:
+def read_devices(path: str | os.PathLike[str]) -> tuple[list[tuple[Device, RecordedTrace | None]], Snapshot | None]:
+    """As read_traces, with each device's state, and devices that have nothing else; the snapshot knows the stacks."""
+    path = Path(path)
+    if not _is_snapshot(_head(path)):
+        trace = read_traces(path)[0]
+        return [(empty_device(trace.history), trace)], None
+    snapshot = read_snapshot(path)
+    if not snapshot.devices:
+        raise TraceError(describe("reading a snapshot", "devices", 0, "nothing was allocated when it was made",
+                                  "Make it while the memory is in use."))
+    return [(device, _with_found_steps(trace_of(device, path.name)) if len(device.history) else None)
+            for device in snapshot.devices], snapshot
+
+
+def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         head = file.read(16)
     if not head:
         raise TraceError(describe("reading a trace", "file", path.name, "it is empty", "Record it anew."))
-    if head[:2] == b"\x1f\x8b" or head[:1] == b"\x80":
+    return head
+
+
+def _is_snapshot(head: bytes) -> bool:
+    return head[:2] == b"\x1f\x8b" or head[:1] == b"\x80"
+
+
+def _read_any(path: Path) -> list[RecordedTrace]:
+    head = _head(path)
+    if _is_snapshot(head):
         return _from_snapshot(path)
     if head[8:9] == b"{":
         return [_from_safetensors(path)]

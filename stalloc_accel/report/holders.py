@@ -42,7 +42,9 @@ def _place(snapshot: Snapshot | None, stack: int) -> str:
     frames = snapshot.stack(stack) if snapshot is not None else []
     if not frames:
         return NO_STACK
-    frame = next((frame for frame in frames if _is_program(frame)), None)
+    lines = [frame for frame in frames if _is_program(frame)]
+    # The user's own line says more than the library's that it calls.
+    frame = next((frame for frame in lines if "-packages/" not in frame[0]), lines[0] if lines else None)
     if frame is not None:
         filename, line, function = frame
         return f"{filename}:{line} {function}"
