@@ -139,7 +139,7 @@ def _files(csrc: Path, backend: str) -> tuple[Path, ...]:
     found = [*csrc.glob("core/*.cpp"), *csrc.glob("runtime/*.cpp"), *csrc.glob("torch/*.cpp")]
     found += [csrc / "python" / name for name in ("engine_class.cpp", "plan_arrays.cpp")]
     # Planning is the core module's; the simulated and the host upstream are for replays and tests.
-    left_out = (other, "simulated_", "host_", "planner", "plan_builder")
+    left_out = (other, "simulated_", "host_", "planner", "plan_builder", "slot_placement")
     return tuple(sorted(path for path in found if not path.name.startswith(left_out)))
 
 
