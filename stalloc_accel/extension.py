@@ -138,8 +138,8 @@ def _files(csrc: Path, backend: str) -> tuple[Path, ...]:
     other = "cpu_" if backend == "cuda" else "cuda_"
     found = [*csrc.glob("core/*.cpp"), *csrc.glob("runtime/*.cpp"), *csrc.glob("torch/*.cpp")]
     found += [csrc / "python" / name for name in ("engine_class.cpp", "plan_arrays.cpp")]
-    # Planning is the core module's; the simulated and the host upstream are for replays and tests.
-    left_out = (other, "simulated_", "host_", "planner", "plan_builder", "slot_placement")
+    # The simulated and the host upstream are for replays and tests.
+    left_out = (other, "simulated_", "host_")
     return tuple(sorted(path for path in found if not path.name.startswith(left_out)))
 
 
