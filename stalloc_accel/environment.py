@@ -117,6 +117,11 @@ def is_debug() -> bool:
     return bool(word) and word not in _FALSE
 
 
+def autoload_is_on() -> bool:
+    """Whether torch loads entry points such as ours when it is imported; TORCH_DEVICE_BACKEND_AUTOLOAD=0 stops it."""
+    return os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1"
+
+
 def config_token() -> str | None:
     return os.environ.get("STALLOC_CONFIG") or None
 
