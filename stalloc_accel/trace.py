@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from stalloc_accel.snapshot import (ALLOC, AWAITING_STREAMS, FREE, FREE_COMPLETE
                                     History, Snapshot, empty_device, read_snapshot)
 
 MAX_TEXT_BYTES = 1 << 30
+_PART = 1 << 16  # events
 _RECORD_STREAM = -1  # size of such an event in our own format; 0 is a free
 
 
@@ -125,10 +126,8 @@ def _blocks_before(device: Device) -> History:
     known: set[int] = set()  # addresses whose present owner the recording saw, or which are rebuilt already
     rebuilt: list[tuple[int, int, int, int]] = []  # address, size, stream, stack
     requested: list[tuple[int, int, int, int]] = []  # of these, asked back before the recording began
-    relevant = np.flatnonzero(history.action <= FREE_COMPLETED)
-    columns = (history.action, history.address, history.size, history.stream, history.stack)
     awaiting: set[int] = set()
-    for action, address, size, stream, stack in zip(*(column[relevant].tolist() for column in columns)):
+    for action, address, size, stream, stack in _plain_rows(history):
         if action == ALLOC:
             known.add(address)
             continue
@@ -151,6 +150,15 @@ def _blocks_before(device: Device) -> History:
                 requested.append(rebuilt[-1])
     rebuilt.sort()
     return _rows([(ALLOC, *row) for row in rebuilt] + [(FREE_REQUESTED, *row) for row in requested])
+
+
+def _plain_rows(history: History) -> Iterator[tuple[int, int, int, int, int]]:
+    """Action, address, size, stream and stack of the events that move blocks; in parts, for Python's numbers are large."""
+    columns = (history.action, history.address, history.size, history.stream, history.stack)
+    for first in range(0, len(history), _PART):
+        part = slice(first, first + _PART)
+        kept = history.action[part] <= FREE_COMPLETED
+        yield from zip(*(column[part][kept].tolist() for column in columns))
 
 
 def _rows(rows: Sequence[tuple[int, int, int, int, int]]) -> History:

@@ -8,8 +8,9 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr std::size_t kChunkValues = std::size_t{1} << 16;
+constexpr std::size_t kLargeRun = kChunkValues / 4;  // from here on a run has memory of its own
 constexpr std::size_t kFreeBytes = std::size_t{64} << 20;  // whatever the file
-constexpr std::size_t kMostTimesRead = 2;                  // beside them
+constexpr double kMostTimesRead = 2.6;                     // beside them
 constexpr std::uint64_t kLongestText = 1 << 20;
 constexpr std::size_t kMemoHole = 1 << 16;
 constexpr std::size_t kMostKeys = 256;
@@ -89,15 +90,15 @@ void PickleTree::skip(std::uint64_t count) {
 
 void PickleTree::charge(std::size_t bytes) {
   charged_ += bytes;
-  if (charged_ > kFreeBytes + kMostTimesRead * bytes_read_) refuse("the file needs too much memory for its size");
+  const double allowed = static_cast<double>(kFreeBytes) + kMostTimesRead * static_cast<double>(bytes_read_);
+  if (static_cast<double>(charged_) > allowed) refuse("the file needs too much memory for its size");
 }
 
 PickleTree::Value* PickleTree::new_run(std::size_t capacity) {
   charge(capacity * sizeof(Value));
-  if (capacity > kChunkValues / 4) {
-    chunks_.push_back(std::make_unique<Value[]>(capacity));
-    chunk_used_ = chunk_capacity_ = 0;  // the open chunk's rest is given up
-    return chunks_.back().get();
+  if (capacity > kLargeRun) {
+    large_runs_.push_back(std::make_unique<Value[]>(capacity));
+    return large_runs_.back().get();
   }
   if (chunk_used_ + capacity > chunk_capacity_) {
     chunks_.push_back(std::make_unique<Value[]>(kChunkValues));
@@ -108,6 +109,16 @@ PickleTree::Value* PickleTree::new_run(std::size_t capacity) {
   return chunks_.back().get() + chunk_used_ - capacity;
 }
 
+// Large runs grow by moving: what they leave behind must not add up.
+void PickleTree::drop_run(const Value* run, std::size_t capacity) {
+  if (capacity <= kLargeRun) return;
+  const auto it = std::find_if(large_runs_.rbegin(), large_runs_.rend(),
+                               [run](const auto& owned) { return owned.get() == run; });
+  if (it == large_runs_.rend()) return;
+  large_runs_.erase(std::next(it).base());
+  charged_ -= capacity * sizeof(Value);
+}
+
 void PickleTree::append(Container& container, const Value* values, std::size_t count) {
   if (count == 0) return;
   const std::size_t total = container.count + count;
@@ -116,6 +127,7 @@ void PickleTree::append(Container& container, const Value* values, std::size_t c
     const std::size_t capacity = container.count == 0 ? total : total + total / 2;
     Value* run = new_run(capacity);
     std::copy_n(container.data, container.count, run);
+    drop_run(container.data, container.capacity);
     container.data = run;
     container.capacity = static_cast<std::uint32_t>(capacity);
   }

@@ -109,6 +109,7 @@ class PickleTree {
   // --- memory ---
   void append(Container& container, const Value* values, std::size_t count);
   Value* new_run(std::size_t capacity);
+  void drop_run(const Value* run, std::size_t capacity);
   void charge(std::size_t bytes);
   [[noreturn]] void refuse(const std::string& what) const;
 
@@ -130,6 +131,7 @@ class PickleTree {
   std::unordered_map<Keys, std::uint32_t, KeysHash> shape_index_;
   std::uint32_t last_shape_ = 0;
   std::vector<std::unique_ptr<Value[]>> chunks_;
+  std::vector<std::unique_ptr<Value[]>> large_runs_;
   std::size_t chunk_used_ = 0;
   std::size_t chunk_capacity_ = 0;
   std::deque<std::string> text_storage_;

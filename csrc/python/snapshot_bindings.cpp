@@ -24,9 +24,12 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
 constexpr std::size_t kMostEvents = 8'000'000;
 constexpr std::size_t kMostDevices = 1024;
 
+// The array takes the vector over: columns are large, and a copy would be one too many.
 template <typename T>
-py::array_t<T> to_column(const std::vector<T>& values) {
-  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+py::array_t<T> to_column(std::vector<T> values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  const py::capsule owner(kept, [](void* vector) { delete static_cast<std::vector<T>*>(vector); });
+  return py::array_t<T>(static_cast<py::ssize_t>(kept->size()), kept->data(), owner);
 }
 
 [[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& rule) {
@@ -110,6 +113,15 @@ struct Events {
   std::vector<std::uint64_t> stream;
   std::vector<std::int64_t> time_us;  // -1: not recorded
   std::vector<std::int32_t> stack;    // -1: none
+
+  void reserve(std::size_t count) {
+    action.reserve(count);
+    address.reserve(count);
+    size.reserve(count);
+    stream.reserve(count);
+    time_us.reserve(count);
+    stack.reserve(count);
+  }
 };
 
 struct Segments {
@@ -146,29 +158,30 @@ class SnapshotReader {
     for (const Value& trace : tree_.items(traces)) read_events(trace);
   }
 
-  py::dict to_dict() const {
+  // Empties the reader.
+  py::dict to_dict() {
     py::dict out;
     py::list devices;
-    for (const Events& events : devices_) {
+    for (Events& events : devices_) {
       using namespace pybind11::literals;
-      devices.append(py::dict("action"_a = to_column(events.action), "address"_a = to_column(events.address),
-                              "size"_a = to_column(events.size), "stream"_a = to_column(events.stream),
-                              "time_us"_a = to_column(events.time_us), "stack"_a = to_column(events.stack)));
+      devices.append(py::dict("action"_a = to_column(std::move(events.action)), "address"_a = to_column(std::move(events.address)),
+                              "size"_a = to_column(std::move(events.size)), "stream"_a = to_column(std::move(events.stream)),
+                              "time_us"_a = to_column(std::move(events.time_us)), "stack"_a = to_column(std::move(events.stack))));
     }
     out["devices"] = devices;
-    out["segment_device"] = to_column(segments_.device);
-    out["segment_address"] = to_column(segments_.address);
-    out["segment_size"] = to_column(segments_.size);
-    out["segment_stream"] = to_column(segments_.stream);
-    out["segment_is_small"] = to_column(segments_.is_small);
-    out["segment_is_expandable"] = to_column(segments_.is_expandable);
+    out["segment_device"] = to_column(std::move(segments_.device));
+    out["segment_address"] = to_column(std::move(segments_.address));
+    out["segment_size"] = to_column(std::move(segments_.size));
+    out["segment_stream"] = to_column(std::move(segments_.stream));
+    out["segment_is_small"] = to_column(std::move(segments_.is_small));
+    out["segment_is_expandable"] = to_column(std::move(segments_.is_expandable));
     out["segment_pool"] = segments_.pool;
-    out["block_segment"] = to_column(blocks_.segment);
-    out["block_address"] = to_column(blocks_.address);
-    out["block_size"] = to_column(blocks_.size);
-    out["block_requested"] = to_column(blocks_.requested);
-    out["block_state"] = to_column(blocks_.state);
-    out["block_stack"] = to_column(blocks_.stack);
+    out["block_segment"] = to_column(std::move(blocks_.segment));
+    out["block_address"] = to_column(std::move(blocks_.address));
+    out["block_size"] = to_column(std::move(blocks_.size));
+    out["block_requested"] = to_column(std::move(blocks_.requested));
+    out["block_state"] = to_column(std::move(blocks_.state));
+    out["block_stack"] = to_column(std::move(blocks_.stack));
     stacks_.write(out);
     return out;
   }
@@ -221,6 +234,7 @@ class SnapshotReader {
       refuse("events", std::to_string(num_events_), "at most " + std::to_string(kMostEvents) +
              " are read: record with a smaller max_entries");
     }
+    events.reserve(all.count);
     for (const Value& event : all) {
       if (event.tag() != Tag::kDict) refuse("device_traces", "(no dict)", "each event is a dict");
       const std::uint8_t action = action_of(event);
