@@ -34,8 +34,9 @@ demo: build
 test: build
 	$(PYTHON) -m pytest $(PYTEST_ARGS)
 
+# egg_info: where nothing is installed, the entry point for torch is found beside the package on PYTHONPATH.
 build: $(READY)
-	@$(PYTHON) setup.py -q build_ext --inplace
+	@$(PYTHON) setup.py -q $(if $(READY),,egg_info) build_ext --inplace
 
 lint: $(READY)
 	$(PYTHON) -m ruff check .
