@@ -3,20 +3,18 @@
 #include <algorithm>
 
 #include "core/planner_best_fit.h"
+#include "core/planner_random.h"
 #include "core/planner_walk.h"
 
 namespace stalloc {
 namespace {
 
 // Ascending keys stack from the bottom.
-Instant stack_key(const Item& item, Instant peak, StackOrder order) {
-  switch (order) {
-    case StackOrder::kLastDeathFirst: return -item.upper;
-    case StackOrder::kFirstBirthFirst: return item.lower;
-    case StackOrder::kLongestFirst: return item.lower - item.upper;
-    case StackOrder::kFarthestFromPeakFirst: return -std::min(item.upper - peak, peak - item.lower);
-  }
-  return 0;
+float stack_key(const Item& item, Instant peak, const PeakOutStyle& style) {
+  const float until_death = rough_log2(1.0F + static_cast<float>(item.upper - peak));
+  const float since_birth = rough_log2(1.0F + static_cast<float>(peak - item.lower));
+  if (style.two_ended && until_death < since_birth) return until_death - 1000.0F;
+  return -style.death_weight * until_death - (1.0F - style.death_weight) * since_birth;
 }
 
 }  // namespace
@@ -46,15 +44,22 @@ std::vector<ItemIndex> PeakOut::ahead_of_peak(TimeDirection direction) const {
   return ahead;
 }
 
-void PeakOut::stack_peak(Offsets& offsets, Units capacity, StackOrder order) const {
-  std::vector<ItemIndex> movable;
+std::vector<ItemIndex> PeakOut::stack_order(const PeakOutStyle& style) const {
+  Random random(style.seed);
+  std::vector<std::pair<float, ItemIndex>> keyed;
   for (const ItemIndex i : at_peak_) {
-    if (!problem_.is_fixed(i)) movable.push_back(i);
+    if (problem_.is_fixed(i)) continue;
+    const float noise = style.noise * 4 * static_cast<float>(random.uniform());
+    keyed.emplace_back(stack_key(problem_.item(i), peak_, style) + noise, i);
   }
-  std::sort(movable.begin(), movable.end(), [&](ItemIndex a, ItemIndex b) {
-    const Instant key_a = stack_key(problem_.item(a), peak_, order), key_b = stack_key(problem_.item(b), peak_, order);
-    return key_a != key_b ? key_a < key_b : a < b;
-  });
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<ItemIndex> order;
+  for (const auto& entry : keyed) order.push_back(entry.second);
+  return order;
+}
+
+void PeakOut::stack_peak(Offsets& offsets, Units capacity, const PeakOutStyle& style) const {
+  const std::vector<ItemIndex> movable = stack_order(style);
   if (problem_.fixed_offsets.empty()) {
     Units reached = 0;
     for (const ItemIndex i : movable) {
@@ -76,7 +81,7 @@ void PeakOut::stack_peak(Offsets& offsets, Units capacity, StackOrder order) con
 
 Offsets PeakOut::place(Units capacity, const PeakOutStyle& style) const {
   Offsets offsets = unplaced_offsets(problem_);
-  stack_peak(offsets, capacity, style.order);
+  stack_peak(offsets, capacity, style);
   Walk(problem_, {false, problem_.num_instants}, capacity, style, offsets).run(at_peak_, after_peak_);
   Walk(problem_, {true, problem_.num_instants}, capacity, style, offsets).run(at_peak_, before_peak_);
   return offsets;

@@ -12,19 +12,18 @@
 
 namespace stalloc {
 
-// How the items alive at the peak are stacked, from the bottom.
-enum class StackOrder : std::uint8_t {
-  kLastDeathFirst = 0,
-  kFirstBirthFirst = 1,
-  kLongestFirst = 2,
-  kFarthestFromPeakFirst = 3,
-};
-inline constexpr int kNumStackOrders = 4;
-
+// How to stack what is alive at the peak, and how to choose between gaps afterwards.
 struct PeakOutStyle {
-  StackOrder order = StackOrder::kLastDeathFirst;
-  float fit_weight = 0.5F;      // what a doubling of the left-over counts against a doubling of the time apart
+  // What lives longest is at the bottom: 1 counts the time from the peak to the death, 0 the time from the
+  // birth to the peak, between them both.
+  float death_weight = 1.0F;
+  bool two_ended = false;         // what is older than it has still to live goes below all, the first to die lowest
+  float fit_weight = 0.5F;        // what a doubling of the left-over counts against a doubling of the time apart
   float edge_distance = 1000.0F;  // how far in time the floor and the ceiling are taken to be
+  float noise = 0.0F;             // of all these scores
+  std::uint64_t seed = 0;         // of the noise
+  int num_retries = 0;            // at each instant where an item finds no gap
+  double retry_share = 0;         // births given again in all, as a share of all births
 };
 
 // One direction of time, told in instants that ascend along it.
@@ -45,7 +44,8 @@ class PeakOut {
   Offsets place(Units capacity, const PeakOutStyle& style) const;
 
  private:
-  void stack_peak(Offsets& offsets, Units capacity, StackOrder order) const;
+  void stack_peak(Offsets& offsets, Units capacity, const PeakOutStyle& style) const;
+  std::vector<ItemIndex> stack_order(const PeakOutStyle& style) const;
   // Items that are not alive at the peak and lie ahead of it, in order of birth.
   std::vector<ItemIndex> ahead_of_peak(TimeDirection direction) const;
 

@@ -1,7 +1,9 @@
-// Random numbers that are the same on every machine for the same seed.
+// Arithmetic that is the same on every machine: random numbers and a rough logarithm.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace stalloc {
 
@@ -22,5 +24,12 @@ class Random {
  private:
   std::uint64_t state_;
 };
+
+// log2 read off the bits, straight between powers of two: cheap, and the same on every machine.
+inline float rough_log2(float value) noexcept {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<float>(bits) * (1.0F / 8388608.0F) - 127.0F;
+}
 
 }  // namespace stalloc

@@ -8,11 +8,15 @@
 namespace stalloc {
 namespace {
 
-// Capacities tried in turn, as shares of the way from the goal to the best peak.
-constexpr double kLadder[] = {0.0, 0.5, 0.75};
-constexpr int kNumLadderSteps = 3;
+// Capacities are told as shares of the way from the goal to the best peak. New placements aim at the goal and half
+// way in turn; repairs of the best placement go in steps that are longer after a success.
+constexpr double kNewShares[] = {0.0, 0.5};
+constexpr double kRepairShareAfterSuccess = 0.5;
+constexpr double kRepairShareAfterFailure = 0.75;
 constexpr int kStylesPerAttempt = 4;
-constexpr int kMaxEffort = 64;
+constexpr int kPatiences[] = {60, 120, 240};
+constexpr int kNumRetries = 20;  // of a walk, at each tight instant
+constexpr double kRetryShare = 8;
 // The first answer looks at these capacities over the goal: nothing to spare, then a little.
 constexpr double kFirstSlacks[] = {0.0, 0.001, 0.01};
 
@@ -24,6 +28,12 @@ double area_unplaced(const Problem& problem, const Offsets& offsets) {
     area += static_cast<double>(item.size) * static_cast<double>(item.upper - item.lower);
   }
   return area;
+}
+
+PeakOutStyle first_style(float death_weight) {
+  PeakOutStyle style;
+  style.death_weight = death_weight;
+  return style;
 }
 
 }  // namespace
@@ -56,34 +66,39 @@ void ComponentSearch::find_first_answer() {
   for (const double slack : kFirstSlacks) {
     const auto capacity = goal_ + static_cast<Units>(static_cast<double>(goal_) * slack);
     if (peak_ <= capacity) return;
-    const std::vector<PeakOutStyle> styles{{StackOrder::kLastDeathFirst, 0.5F, 1000.0F},
-                                           {StackOrder::kFirstBirthFirst, 0.5F, 1000.0F}};
+    const std::vector<PeakOutStyle> styles{first_style(1.0F), first_style(0.0F)};
     Offsets partial;
     AttemptResult result = place_with(styles, capacity, partial);
     keep_better(result);
   }
 }
 
-PeakOutStyle ComponentSearch::next_style() {
-  PeakOutStyle style;
-  style.order = favourite_;
-  if (num_attempts_ == 0 || random_.uniform() < 0.5) {
-    style.order = static_cast<StackOrder>(random_.below(kNumStackOrders));
-  }
+// The favourite, the favourite with noise, another way to stack, and anything.
+PeakOutStyle ComponentSearch::vary_style(int variant) {
+  PeakOutStyle style = favourite_;
   style.fit_weight = static_cast<float>(std::exp(random_.uniform() * 5.0 - 2.5));
   style.edge_distance = static_cast<float>(std::exp(random_.uniform() * 10.0));
+  style.seed = random_.next();
+  style.noise = variant % 2 == 0 ? 0.0F : static_cast<float>(random_.uniform());
+  if (variant >= 2) {
+    style.death_weight = static_cast<float>(random_.below(3)) / 2.0F;
+    style.two_ended = random_.uniform() < 0.25;
+  }
   return style;
 }
 
 Attempt ComponentSearch::plan_attempt() {
   if (!timeline_) timeline_ = std::make_unique<Timeline>(component_.problem);
+  const int turn = num_attempts_++;
   Attempt attempt;
-  attempt.capacity = goal_ + static_cast<Units>(static_cast<double>(peak_ - goal_) * kLadder[step_]);
-  attempt.from_best = num_attempts_ % 4 == 3;
-  for (int k = 0; k < kStylesPerAttempt; ++k) attempt.styles.push_back(next_style());
-  attempt.effort.patience *= effort_;
+  attempt.from_best = turn % 2 == 1;
+  double share = kNewShares[turn / 2 % 2];
+  if (attempt.from_best) share = repair_failed_ ? kRepairShareAfterFailure : kRepairShareAfterSuccess;
+  attempt.capacity = goal_ + static_cast<Units>(static_cast<double>(peak_ - goal_) * share);
+  for (int k = 0; k < kStylesPerAttempt; ++k) attempt.styles.push_back(vary_style(k));
+  attempt.with_retries = random_.below(2) == 0;
+  attempt.effort.patience = kPatiences[random_.below(3)];
   attempt.seed = random_.next();
-  ++num_attempts_;
   return attempt;
 }
 
@@ -92,10 +107,17 @@ AttemptResult ComponentSearch::carry_out(const Attempt& attempt, const Deadline&
   Offsets partial = offsets_;
   if (!attempt.from_best) {
     result = place_with(attempt.styles, attempt.capacity, partial);
+    if (result.peak > attempt.capacity && attempt.with_retries) {
+      PeakOutStyle style = attempt.styles[static_cast<std::size_t>(result.best_style)];
+      style.num_retries = kNumRetries;
+      style.retry_share = kRetryShare;
+      AttemptResult again = place_with({style}, attempt.capacity, partial);
+      if (again.peak < result.peak) result.offsets = std::move(again.offsets), result.peak = again.peak;
+    }
     if (result.peak <= attempt.capacity) return result;
   }
-  Repair repair(component_.problem, *timeline_, std::move(partial), attempt.capacity, attempt.seed);
-  repair.run(attempt.effort, deadline);
+  Repair repair(component_.problem, *timeline_, std::move(partial), attempt.capacity, attempt.effort, attempt.seed);
+  repair.run(deadline);
   Offsets repaired = repair.offsets();
   place_rest(component_.problem, repaired);
   const Units peak = peak_of(component_.problem, repaired);
@@ -104,14 +126,8 @@ AttemptResult ComponentSearch::carry_out(const Attempt& attempt, const Deadline&
 }
 
 void ComponentSearch::learn(const Attempt& attempt, AttemptResult result) {
-  if (result.best_style >= 0) favourite_ = attempt.styles[static_cast<std::size_t>(result.best_style)].order;
-  if (result.peak <= attempt.capacity) {
-    step_ = 0;
-    effort_ = 1;
-  } else if (++step_ == kNumLadderSteps) {
-    step_ = 0;
-    effort_ = std::min(2 * effort_, kMaxEffort);
-  }
+  if (result.best_style >= 0) favourite_ = attempt.styles[static_cast<std::size_t>(result.best_style)];
+  if (attempt.from_best) repair_failed_ = result.peak > attempt.capacity;
   keep_better(result);
 }
 

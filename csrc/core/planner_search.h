@@ -17,6 +17,7 @@ namespace stalloc {
 struct Attempt {
   Units capacity = 0;
   bool from_best = false;  // repair the best placement so far, else the best of some peak-out placements
+  bool with_retries = false;  // of the best of them
   std::vector<PeakOutStyle> styles;
   RepairEffort effort;
   std::uint64_t seed = 0;
@@ -48,7 +49,7 @@ class ComponentSearch {
 
  private:
   AttemptResult place_with(const std::vector<PeakOutStyle>& styles, Units capacity, Offsets& partial) const;
-  PeakOutStyle next_style();
+  PeakOutStyle vary_style(int variant);
   void keep_better(AttemptResult& result);
 
   Component component_;
@@ -59,9 +60,8 @@ class ComponentSearch {
   Units peak_ = kNever;
   Random random_;
   int num_attempts_ = 0;
-  int step_ = 0;     // in the ladder of capacities
-  int effort_ = 1;   // doubles each time the ladder was climbed in vain
-  StackOrder favourite_ = StackOrder::kLastDeathFirst;
+  bool repair_failed_ = false;  // the last of the best placement
+  PeakOutStyle favourite_;  // the last that was best of its attempt
 };
 
 }  // namespace stalloc

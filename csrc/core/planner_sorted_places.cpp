@@ -9,12 +9,12 @@ constexpr std::size_t kChunk = 256;  // split at twice this
 
 }  // namespace
 
-void SortedPlaces::sort(PlaceOrder order, std::vector<Place>& places) {
-  std::sort(places.begin(), places.end(), [order](const Place& a, const Place& b) { return precedes(order, a, b); });
+void SortedPlaces::sort(std::vector<Place>& places) {
+  std::sort(places.begin(), places.end(), precedes);
 }
 
-SortedPlaces::SortedPlaces(PlaceOrder order, std::vector<Place> places) : order_(order) {
-  sort(order, places);
+SortedPlaces::SortedPlaces(std::vector<Place> places) : size_(places.size()) {
+  sort(places);
   for (std::size_t begin = 0; begin < places.size(); begin += kChunk) {
     const std::size_t end = std::min(places.size(), begin + kChunk);
     chunks_.emplace_back(places.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -26,16 +26,16 @@ SortedPlaces::SortedPlaces(PlaceOrder order, std::vector<Place> places) : order_
 // The first chunk whose last place does not precede `place`, else the last chunk.
 std::vector<Place>& SortedPlaces::chunk_of(const Place& place) {
   const auto chunk =
-      std::lower_bound(chunks_.begin(), chunks_.end() - 1, place, [this](const std::vector<Place>& c, const Place& p) {
-        return precedes(order_, c.back(), p);
+      std::lower_bound(chunks_.begin(), chunks_.end() - 1, place, [](const std::vector<Place>& c, const Place& p) {
+        return precedes(c.back(), p);
       });
   return *chunk;
 }
 
 void SortedPlaces::insert(const Place& place) {
   std::vector<Place>& chunk = chunk_of(place);
-  const auto at = std::lower_bound(chunk.begin(), chunk.end(), place,
-                                   [this](const Place& a, const Place& b) { return precedes(order_, a, b); });
+  const auto at = std::lower_bound(chunk.begin(), chunk.end(), place, precedes);
+  ++size_;
   chunk.insert(at, place);
   if (chunk.size() < 2 * kChunk) return;
   std::vector<Place> upper_half(chunk.begin() + kChunk, chunk.end());
@@ -45,17 +45,22 @@ void SortedPlaces::insert(const Place& place) {
 
 void SortedPlaces::erase(const Place& place) {
   std::vector<Place>& chunk = chunk_of(place);
-  chunk.erase(std::lower_bound(chunk.begin(), chunk.end(), place,
-                               [this](const Place& a, const Place& b) { return precedes(order_, a, b); }));
+  chunk.erase(std::lower_bound(chunk.begin(), chunk.end(), place, precedes));
+  --size_;
   if (chunk.empty() && chunks_.size() > 1) chunks_.erase(chunks_.begin() + (&chunk - chunks_.data()));
 }
 
 void SortedPlaces::collect(Instant lower, Instant upper, std::vector<Place>& found) const {
+  found.resize(size_ + 1);  // one spare: every place is written, only those found are kept
+  std::size_t count = 0;
   for (const std::vector<Place>& chunk : chunks_) {
     for (const Place& place : chunk) {
-      if (place.lower < upper && lower < place.upper) found.push_back(place);
+      found[count] = place;
+      // No branch: which places live then is as good as random.
+      count += static_cast<std::size_t>(static_cast<int>(place.lower < upper) & static_cast<int>(lower < place.upper));
     }
   }
+  found.resize(count);
 }
 
 }  // namespace stalloc

@@ -8,36 +8,31 @@
 namespace stalloc {
 
 struct Place {
-  Units begin = 0;
-  Units end = 0;
+  Units at = 0;  // where the item begins, or where it ends
+  ItemIndex item = 0;
   Instant lower = 0;
   Instant upper = 0;
-  ItemIndex item = 0;
 };
-
-enum class PlaceOrder : std::uint8_t { kByBegin, kByEnd };
 
 class SortedPlaces {
  public:
-  SortedPlaces(PlaceOrder order, std::vector<Place> places);
+  explicit SortedPlaces(std::vector<Place> places);
 
   void insert(const Place& place);
   void erase(const Place& place);  // must be there
-  // Appends what lives at some time in [lower, upper), in order.
+  // What lives at some time in [lower, upper), in order; replaces what `found` held.
   void collect(Instant lower, Instant upper, std::vector<Place>& found) const;
 
-  static void sort(PlaceOrder order, std::vector<Place>& places);
+  static void sort(std::vector<Place>& places);
 
  private:
-  static bool precedes(PlaceOrder order, const Place& a, const Place& b) noexcept {
-    const Units key_a = order == PlaceOrder::kByBegin ? a.begin : a.end;
-    const Units key_b = order == PlaceOrder::kByBegin ? b.begin : b.end;
-    return key_a != key_b ? key_a < key_b : a.item < b.item;
+  static bool precedes(const Place& a, const Place& b) noexcept {
+    return a.at != b.at ? a.at < b.at : a.item < b.item;
   }
   std::vector<Place>& chunk_of(const Place& place);
 
-  PlaceOrder order_;
   std::vector<std::vector<Place>> chunks_;  // never none
+  std::size_t size_ = 0;
 };
 
 }  // namespace stalloc

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 
 namespace stalloc {
@@ -11,19 +10,28 @@ namespace {
 constexpr ItemIndex kEdge = -1;
 constexpr float kExactFitBonus = 5.0F;
 
-// log2 read off the bits, straight between powers of two: cheap, and the same on every machine.
-float rough_log2(float value) noexcept {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<float>(bits) * (1.0F / 8388608.0F) - 127.0F;
-}
+constexpr std::size_t kSnapshotSpacing = 16;
+constexpr std::size_t kRetryDistances = 7;  // going back 1, 2, 4 .. times the spacing
+constexpr float kRetryNoise = 1.0F;
+
+// Heap order of the items alive: the first to die is on top.
+struct DiesLater {
+  const Problem& problem;
+  TimeDirection direction;
+
+  bool operator()(ItemIndex a, ItemIndex b) const {
+    const Instant dead_a = direction.death(problem.item(a)), dead_b = direction.death(problem.item(b));
+    return dead_a != dead_b ? dead_a > dead_b : a > b;
+  }
+};
 
 }  // namespace
 
 Walk::Walk(const Problem& problem, TimeDirection direction, Units capacity, const PeakOutStyle& style,
            Offsets& offsets)
-    : problem_(problem), direction_(direction), capacity_(capacity), style_(style), offsets_(offsets),
-      below_(problem.items.size(), kEdge), above_(problem.items.size(), kEdge) {
+    : problem_(problem), direction_(direction), capacity_(capacity), style_(style), offsets_(offsets), random_(style.seed + 1),
+      below_(problem.items.size(), kEdge), above_(problem.items.size(), kEdge),
+      noise_(style.noise) {
   for (ItemIndex i = problem.num_movable; i < problem.num_items(); ++i) fixed_by_birth_.push_back(i);
   std::sort(fixed_by_birth_.begin(), fixed_by_birth_.end(), [&](ItemIndex a, ItemIndex b) {
     const Instant born_a = direction.birth(problem.item(a)), born_b = direction.birth(problem.item(b));
@@ -32,29 +40,57 @@ Walk::Walk(const Problem& problem, TimeDirection direction, Units capacity, cons
 }
 
 void Walk::run(const std::vector<ItemIndex>& alive, const std::vector<ItemIndex>& births) {
-  const auto dies_later = [this](ItemIndex a, ItemIndex b) {
-    const Instant dead_a = direction_.death(problem_.item(a)), dead_b = direction_.death(problem_.item(b));
-    return dead_a != dead_b ? dead_a > dead_b : a > b;
-  };
   start(alive);
-  std::make_heap(deaths_.begin(), deaths_.end(), dies_later);
-  for (const ItemIndex born : births) {
-    const Item& item = problem_.item(born);
-    const Instant now = direction_.birth(item);
-    while (!deaths_.empty() && direction_.death(problem_.item(deaths_.front())) <= now) {
-      release(deaths_.front());
-      std::pop_heap(deaths_.begin(), deaths_.end(), dies_later);
-      deaths_.pop_back();
+  std::size_t furthest = 0;
+  std::int64_t births_left = static_cast<std::int64_t>(static_cast<double>(births.size()) * style_.retry_share);
+  for (std::size_t k = 0; k < births.size();) {
+    if (k % kSnapshotSpacing == 0 && k / kSnapshotSpacing == alive_at_.size()) alive_at_.push_back(deaths_);
+    if (!step(births[k]) && num_retries_ < style_.num_retries && births_left > 0) {
+      furthest = std::max(furthest, k);
+      const std::size_t back = go_back(births, k);
+      births_left -= static_cast<std::int64_t>(k - back);
+      k = back;
+      continue;
     }
-    const Units offset = problem_.is_fixed(born) ? offsets_[static_cast<std::size_t>(born)] : choose(born);
-    if (offset == kUnplaced) continue;
-    occupy(born, offset);
-    deaths_.push_back(born);
-    std::push_heap(deaths_.begin(), deaths_.end(), dies_later);
+    ++k;
+    if (k > furthest) num_retries_ = 0, noise_ = style_.noise;
   }
 }
 
+std::size_t Walk::go_back(const std::vector<ItemIndex>& births, std::size_t failed) {
+  ++num_retries_;
+  noise_ = kRetryNoise * static_cast<float>(random_.uniform());
+  const std::size_t distance = kSnapshotSpacing << random_.below(kRetryDistances);
+  const std::size_t snapshot = (failed - std::min(failed, distance)) / kSnapshotSpacing;
+  const std::size_t back = snapshot * kSnapshotSpacing;
+  for (std::size_t k = back; k <= failed; ++k) {
+    if (!problem_.is_fixed(births[k])) offsets_[static_cast<std::size_t>(births[k])] = kUnplaced;
+  }
+  const std::vector<ItemIndex> alive = alive_at_[snapshot];
+  alive_at_.resize(snapshot + 1);
+  start(alive);
+  return back;
+}
+
+bool Walk::step(ItemIndex born) {
+  const DiesLater dies_later{problem_, direction_};
+  const Instant now = direction_.birth(problem_.item(born));
+  while (!deaths_.empty() && direction_.death(problem_.item(deaths_.front())) <= now) {
+    release(deaths_.front());
+    std::pop_heap(deaths_.begin(), deaths_.end(), dies_later);
+    deaths_.pop_back();
+  }
+  const Units offset = problem_.is_fixed(born) ? offsets_[static_cast<std::size_t>(born)] : choose(born);
+  if (offset == kUnplaced) return false;
+  occupy(born, offset);
+  deaths_.push_back(born);
+  std::push_heap(deaths_.begin(), deaths_.end(), dies_later);
+  return true;
+}
+
 void Walk::start(const std::vector<ItemIndex>& alive) {
+  gaps_.clear();
+  deaths_.clear();
   for (const ItemIndex i : alive) {
     if (offsets_[static_cast<std::size_t>(i)] != kUnplaced) deaths_.push_back(i);
   }
@@ -67,11 +103,13 @@ void Walk::start(const std::vector<ItemIndex>& alive) {
     const Units offset = offsets_[static_cast<std::size_t>(i)];
     if (offset > reached) gaps_.push_back({reached, offset, below, i});
     below_[static_cast<std::size_t>(i)] = below;
+    above_[static_cast<std::size_t>(i)] = kEdge;
     if (below != kEdge) above_[static_cast<std::size_t>(below)] = i;
     reached = offset + problem_.item(i).size;
     below = i;
   }
   if (reached < capacity_) gaps_.push_back({reached, capacity_, below, kEdge});
+  std::make_heap(deaths_.begin(), deaths_.end(), DiesLater{problem_, direction_});
 }
 
 void Walk::release(ItemIndex dead) {
@@ -141,7 +179,7 @@ float Walk::time_apart(ItemIndex neighbour, Instant death) const {
 }
 
 // The lower end of the gap and its upper end are two places; lower scores are better.
-void Walk::score_gap(ItemIndex born, const Gap& gap, Choice& best) const {
+void Walk::score_gap(ItemIndex born, const Gap& gap, Choice& best) {
   const Units size = problem_.item(born).size;
   const Units left_over = gap.end - gap.begin - size;
   const Instant death = direction_.death(problem_.item(born));
@@ -155,11 +193,15 @@ void Walk::score_gap(ItemIndex born, const Gap& gap, Choice& best) const {
     low += misfit;
     high += misfit;
   }
+  if (noise_ > 0) {
+    low += noise_ * static_cast<float>(random_.uniform());
+    high += noise_ * static_cast<float>(random_.uniform());
+  }
   if (best.offset == kUnplaced || low < best.score) best = {gap.begin, low};
   if (high < best.score) best = {gap.end - size, high};
 }
 
-void Walk::score_cut_gap(ItemIndex born, const Gap& gap, Choice& best) const {
+void Walk::score_cut_gap(ItemIndex born, const Gap& gap, Choice& best) {
   const Units size = problem_.item(born).size;
   Gap part = gap;
   for (const auto& [begin, end] : fixed_ahead_) {
