@@ -20,13 +20,14 @@ else
 READY := $(VENV)/ready
 endif
 
-.PHONY: help demo test build lint clean
+.PHONY: help demo test build lint headers clean
 help:
-	@echo "make demo   two recipes, first and second run, with a report"
-	@echo "make test   the test suite (PYTEST_ARGS='-k planner' for a part)"
-	@echo "make build  compile stalloc_accel._core again after a change in csrc/"
-	@echo "make lint   ruff, and the C++ sources with warnings as errors"
-	@echo "make clean  remove what was built; the virtual environment stays"
+	@echo "make demo     two recipes, first and second run, with a report"
+	@echo "make test     the test suite (PYTEST_ARGS='-k planner' for a part)"
+	@echo "make build    compile stalloc_accel._core again after a change in csrc/"
+	@echo "make lint     ruff, and the C++ sources with warnings as errors"
+	@echo "make headers  compile the CUDA sources against every torch we support (by hand: downloads each; VERSIONS=2.9.1)"
+	@echo "make clean    remove what was built; the virtual environment stays"
 
 demo: build
 	$(PYTHON) -m recipes.demo
@@ -43,6 +44,9 @@ lint: $(READY)
 	@for source in csrc/core/*.cpp csrc/runtime/*.cpp; do \
 		g++ -std=c++17 -O2 -Wall -Wextra -Wconversion -Werror -Icsrc -fsyntax-only "$$source"; \
 	done
+
+headers: $(READY)
+	$(PYTHON) tests/header_matrix.py $(VERSIONS)
 
 clean:
 	rm -rf build dist demo-out stalloc_accel/*.so *.egg-info .pytest_cache .hypothesis
