@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from stalloc_accel.snapshot import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Device
+from stalloc_accel.snapshot import SEGMENT_ALLOC, SEGMENT_MAP, SEGMENT_UNMAP, Device
 from stalloc_accel.trace import RecordedTrace
 
 
