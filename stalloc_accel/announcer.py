@@ -46,6 +46,9 @@ class Announcer:
     def active_from_store(self, plan: dict[str, Any], facts: dict[str, Any]) -> None:
         self._inform(f"active from the first allocation: plan found in the store, {_extent(plan)}")
 
+    def grown(self, plan: dict[str, Any], growth_bytes: int) -> None:
+        self._inform(f"planned anew for longer batches: {_gib(growth_bytes)} more, {_extent(plan)}")
+
     def passive(self, reason: str) -> None:
         self._inform(f"passive, torch's own allocator serves: {reason}")
 

@@ -1,4 +1,4 @@
-"""Planning beside the training: one thread that builds the plans and checks them against one more step."""
+"""Planning beside the training: threads that build plans, check them against one more step, and resize them."""
 
 from __future__ import annotations
 
@@ -74,3 +74,30 @@ class PlanJob(threading.Thread):
             self._step_ended.wait()
         self.num_events = len(trace["event_size"])
         self.agreement = _core.agreement(self.current, 0, trace, num_steps - 1)
+
+
+class ResizeJob(threading.Thread):
+    """Resizes plans for batches that turned out longer than the plan's.
+
+    When it has ended, either `error` is set, or both of: `lasting` (the plan for the store) and `current` (the one that
+    is served, placed around the extents and tensors that its arena holds).
+    """
+
+    def __init__(self, engine: Any, *, lasting: Plan, current: Plan, variable_bytes: list[int], deadline_s: float) -> None:
+        super().__init__(name="stalloc-planner", daemon=True)
+        self.lasting = lasting
+        self.current = current
+        self.variable_bytes = variable_bytes
+        self.error: Exception | None = None
+        self._extent_ends = engine.extent_ends()
+        self._deadline_s = deadline_s
+
+    def run(self) -> None:
+        from stalloc_accel import _core
+        try:
+            has_first_steps = self.current["num_prologue"] > 0
+            self.lasting = _core.resized(self.lasting, self.variable_bytes, self._deadline_s)
+            self.current = _core.resized(self.current, self.variable_bytes, self._deadline_s, self._extent_ends,
+                                         keeps_persistent=has_first_steps)
+        except Exception as error:  # noqa: BLE001 - carried to the session, which decides
+            self.error = error

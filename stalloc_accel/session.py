@@ -23,7 +23,7 @@ from stalloc_accel.config import Source, StallocConfig, merge
 from stalloc_accel.errors import BuildError, ConfigError, describe
 from stalloc_accel.figures import Figures
 from stalloc_accel.memory import CpuMemory, CudaMemory, DeviceMemory
-from stalloc_accel.plan_job import Plan, PlanJob
+from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob
 
 BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare")
 """Who may announce steps, the most trustworthy first; see Session.claim_boundary."""
@@ -81,7 +81,9 @@ class Session:
         self._store: Any = None
         self._launch_key: Any = None
         self._job: PlanJob | None = None
+        self._resize: ResizeJob | None = None
         self._plan: Plan | None = None  # the one that is served
+        self._lasting: Plan | None = None  # its like in the store, from the first event on
         self._candidate_key: Any = None  # of the plan that was armed before the model was known
         self._unproven = False  # a plan of the store that has not served a repeating step yet
         self._kind: str | None = None
@@ -171,6 +173,10 @@ class Session:
         self._closed = True
         if self._job is not None:
             self._job.cancel()
+        for thread in (self._job, self._resize):
+            # A thread inside our C++ code when the interpreter goes away would end the process; its deadline is short.
+            if thread is not None:
+                thread.join()
         if self._engine is None:
             return
         figures = self.figures()
@@ -259,7 +265,7 @@ class Session:
 
     def _arm(self, stored: Any) -> None:
         self._engine.arm(stored.plan, 0)
-        self._plan = stored.plan
+        self._plan = self._lasting = stored.plan
         self.from_cache = self._unproven = True
         self.state = State.ACTIVE
         self.activated_at_step = 0
@@ -289,10 +295,7 @@ class Session:
     def _consider_activation(self) -> None:
         job = self._job
         job.step_ended()
-        began = time.perf_counter()
-        job.join(max(self._wait_left_s, 0.0))
-        self._wait_left_s -= time.perf_counter() - began
-        if job.is_alive():
+        if not self._has_ended(job):
             return
         self._job = None
         if job.error is not None:
@@ -300,9 +303,17 @@ class Session:
         elif job.agreement < _MIN_AGREEMENT:
             self._retry(job)
         else:
+            self._lasting = job.lasting
             if not self.from_cache:
-                self._keep(job)
+                self._keep({"num_events": job.num_events, "plan_seconds": round(job.seconds, 4)})
             self._activate(job)
+
+    def _has_ended(self, thread: PlanJob | ResizeJob) -> bool:
+        """Waits a little where steps are shorter than planning, in all no more than _PLANNER_WAIT_S a run."""
+        began = time.perf_counter()
+        thread.join(max(self._wait_left_s, 0.0))
+        self._wait_left_s -= time.perf_counter() - began
+        return not thread.is_alive()
 
     def _retry(self, job: PlanJob) -> None:
         self.from_cache = False
@@ -312,13 +323,12 @@ class Session:
             return
         self._become_passive(f"steps differ too much to be planned: {job.agreement:.0%} of the last one was foretold")
 
-    def _keep(self, job: PlanJob) -> None:
-        """Puts the plan into the store, for the next run."""
+    def _keep(self, facts: Mapping[str, Any]) -> None:
+        """Puts the lasting plan into the store, for the next run."""
         if self._store is None:
             return
         key = self.key or self._launch_key  # a bare loop that named no model
-        facts = {"early": self._is_early, "num_events": job.num_events, "plan_seconds": round(job.seconds, 4)}
-        if self._store.put(key, job.lasting, facts):
+        if self._store.put(key, self._lasting, {"early": self._is_early, **facts}):
             self._store.link(self._launch_key, key)
 
     def _activate(self, job: PlanJob) -> None:
@@ -362,6 +372,36 @@ class Session:
         self._bad_steps = self._bad_steps + 1 if hit_rate < 0.5 else 0
         if self._bad_steps >= _MAX_BAD_STEPS:
             self._become_passive("the run no longer repeats the steps that were planned")
+            return
+        self._consider_resizing()
+
+    def _consider_resizing(self) -> None:
+        """Longer batches than the plan was made for: the next one, and the next run, shall find room for them."""
+        if self._resize is None:
+            met = self._engine.variable_bytes()
+            planned = self._plan["variable_bytes"].tolist()
+            if any(seen > known for seen, known in zip(met, planned, strict=True)):
+                needed = [max(seen, known) for seen, known in zip(met, planned, strict=True)]
+                self._resize = ResizeJob(self._engine, lasting=self._lasting, current=self._plan, variable_bytes=needed,
+                                         deadline_s=min(max(self._step_seconds, 0.2), 5.0))
+                self._resize.start()
+            return
+        if not self._has_ended(self._resize):
+            return
+        job, self._resize = self._resize, None
+        if job.error is not None:
+            raise job.error
+        self._lasting = job.lasting
+        self._keep({})
+        growth = int((job.current["arena_bytes"] - self._plan["arena_bytes"]).clip(min=0).sum())
+        saved = self._saving(growth)
+        if (saved is not None and saved < 0) or not self._fits(job.current):
+            return
+        if growth > 0:
+            self._memory.empty_cache()
+        if self._engine.grow(job.current):
+            self._plan = job.current
+            self._announcer.grown(self._plan, growth)
 
     def _drop(self, reason: str) -> None:
         """A plan of the store that does not fit: profile anew. The recording has gone on since the start."""

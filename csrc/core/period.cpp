@@ -129,13 +129,17 @@ Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
   period.num_ticks = static_cast<Tick>(lifetimes.begin_of(period.base_step + 1) - begin);
   for (Tick tick = 0; tick < period.num_ticks; ++tick) {
     const Block& block = lifetimes.blocks[begin + static_cast<std::size_t>(tick)];
-    period.blocks.push_back({block.size(), SizeModel{}, block.role, tick, 0, false});
+    period.blocks.push_back({block.size(), SizeModel{}, block.role, tick, 0, block.used_elsewhere, false});
   }
   const std::vector<std::int64_t> steps = steps_of_one_shape(lifetimes);
   if (steps.size() >= 2) fit_same_shape(lifetimes, steps, period);
   else match_two_steps(lifetimes, num_roles, period);
-  for (const PeriodBlock& block : period.blocks)
-    if (block.planned && block.death - block.birth > period.num_ticks) period.num_copies = 2;
+  for (PeriodBlock& block : period.blocks) {
+    if (!block.planned) continue;
+    if (block.used_elsewhere)
+      block.death = std::min(block.death + period.num_ticks / kStreamDelayShare, block.birth + 2 * period.num_ticks);
+    if (block.death - block.birth > period.num_ticks) period.num_copies = 2;
+  }
   return period;
 }
 

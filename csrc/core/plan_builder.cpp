@@ -5,7 +5,6 @@
 #include "core/lifetimes.h"
 #include "core/period.h"
 #include "core/sequence.h"
-#include "core/slot_placement.h"
 #include "core/step_cursor.h"
 #include "core/timeline.h"
 
@@ -101,7 +100,8 @@ class SlotBuilder {
     const Block& block = lifetimes_.blocks[lifetimes_.begin_of(step) + allocation];
     Slot slot = slot_of(block);
     const Tick birth = timeline_.extra_birth(step, allocation);
-    const Tick death = timeline_.moment(block.death);
+    Tick death = timeline_.moment(block.death);
+    if (block.used_elsewhere && death != kNever) death += period_.num_ticks / kStreamDelayShare;
     if (death == kNever || death - birth >= timeline_.turn_ticks()) {
       slot.birth = plan_.window_begin;
       slot.death = plan_.window_end;
@@ -209,7 +209,8 @@ Plan without_prologue(const Plan& plan, const PlannerOptions& options) {
   return period;
 }
 
-Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const PlannerOptions& options) {
+Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const PlannerOptions& options,
+             const Standing& standing) {
   if (variable_bytes.size() != plan.variable_bytes.size())
     throw Error("Resizing failed: num_variables=" + std::to_string(variable_bytes.size()) +
                 ", must be as many as the plan has. Take the values from the plan's engine.");
@@ -218,7 +219,7 @@ Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const P
   for (Slot& slot : larger.slots)
     if (slot.model.variable != kNoVariable)
       slot.size = std::max(slot.model.bytes_at(variable_bytes[static_cast<std::size_t>(slot.model.variable)]), kAlignment);
-  place_slots(larger, options);
+  place_slots(larger, options, standing);
   check_plan(larger);
   return larger;
 }

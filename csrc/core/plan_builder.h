@@ -3,6 +3,7 @@
 
 #include "core/plan.h"
 #include "core/planner.h"
+#include "core/slot_placement.h"
 #include "core/trace.h"
 
 namespace stalloc {
@@ -15,8 +16,10 @@ Plan build_plan(const Trace& trace, const PlannerOptions& options);
 // placed anew, so that no room is kept for what such a run holds outside the arena.
 Plan without_prologue(const Plan& plan, const PlannerOptions& options);
 
-// The same plan for other largest values of its variables: slots resized by their models and placed anew.
-Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const PlannerOptions& options);
+// The same plan for other largest values of its variables: slots resized by their models and placed anew around what
+// stands.
+Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const PlannerOptions& options,
+             const Standing& standing = {});
 
 // The share of the requests of step `step` of the trace that the plan's table `table` foretells, in [0, 1].
 double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step);

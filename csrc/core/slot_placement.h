@@ -1,12 +1,21 @@
 // Gives the slots of a plan their offsets.
 #pragma once
 
+#include <vector>
+
 #include "core/plan.h"
 #include "core/planner.h"
 
 namespace stalloc {
 
+// What a new placement must leave as it is, because a run already uses it.
+struct Standing {
+  // By role: where the extents that the arena has end. No slot may lie across such an end.
+  std::vector<std::vector<Bytes>> extent_ends;
+  bool keeps_persistent = false;  // persistent slots hold tensors and keep their offsets
+};
+
 // Places every slot but the unplanned ones anew and sets arena_bytes and lower_bound_bytes.
-void place_slots(Plan& plan, const PlannerOptions& options);
+void place_slots(Plan& plan, const PlannerOptions& options, const Standing& standing = {});
 
 }  // namespace stalloc

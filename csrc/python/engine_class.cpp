@@ -75,6 +75,13 @@ void bind_engine_class(py::module_& m) {
         engine.arm(std::move(plan), plan_step);
       }, py::arg("plan"), py::arg("plan_step"),
          "Like activate, but each stream's arena is taken at its first request. Raises ValueError on a bad plan.")
+      .def("grow", [](Engine& engine, const py::dict& arrays) {
+        auto plan = checked_plan(arrays);
+        py::gil_scoped_release unlocked;
+        return engine.grow(std::move(plan));
+      }, py::arg("plan"),
+         "Go over to a plan placed around the extents there are; False when there is no room. Raises ValueError.")
+      .def("extent_ends", &Engine::extent_ends, "By role, where the plan's extents end in its address space.")
       .def("deactivate", &Engine::deactivate, Unlocked())
       .def("set_serve_gaps", &Engine::set_serve_gaps, py::arg("value"), Unlocked())
       .def("is_active", &Engine::is_active)

@@ -5,9 +5,22 @@
 namespace stalloc {
 
 Arena::Place Arena::take_slot(Bytes offset, Bytes size) noexcept {
-  if (plan_extent_ == nullptr) return {};
-  const auto block = plan_extent_->map.take_at(offset, size);
-  return block == BlockMap::kNoBlock ? Place{} : Place{plan_extent_, block};
+  for (Extent* extent : planned_) {
+    if (offset < extent->map.size()) return take_at(extent, offset, size);
+    offset -= extent->map.size();
+  }
+  return {};
+}
+
+Arena::Place Arena::take_at(Extent* extent, Bytes offset, Bytes size) noexcept {
+  const auto block = extent->map.take_at(offset, size);
+  return block == BlockMap::kNoBlock ? Place{} : Place{extent, block};
+}
+
+Bytes Arena::planned_bytes() const noexcept {
+  Bytes bytes = 0;
+  for (const Extent* extent : planned_) bytes += extent->map.size();
+  return bytes;
 }
 
 Arena::Place Arena::take_gap(Bytes size) noexcept {
@@ -26,23 +39,29 @@ Arena::Place Arena::find(std::uint64_t address) const noexcept {
   return {};
 }
 
+// The plan's address space stays whole: its extents go together or not at all.
+bool Arena::spares(const Extent* extent, bool keep_plan) const noexcept {
+  if (extent->map.num_used() != 0) return true;
+  if (std::find(planned_.begin(), planned_.end(), extent) == planned_.end()) return false;
+  return keep_plan || std::any_of(planned_.begin(), planned_.end(), [](const Extent* one) { return one->map.num_used() != 0; });
+}
+
 std::vector<std::unique_ptr<Arena::Extent>> Arena::take_empty_extents(bool keep_plan) {
   std::vector<std::unique_ptr<Extent>> taken;
   const auto kept = std::stable_partition(extents_.begin(), extents_.end(), [&](const std::unique_ptr<Extent>& extent) {
-    return extent->map.num_used() != 0 || (keep_plan && extent.get() == plan_extent_);
+    return spares(extent.get(), keep_plan);
   });
-  for (auto gone = kept; gone != extents_.end(); ++gone) {
-    if (gone->get() == plan_extent_) plan_extent_ = nullptr;
-    taken.push_back(std::move(*gone));
-  }
+  std::move(kept, extents_.end(), std::back_inserter(taken));
   extents_.erase(kept, extents_.end());
+  for (const auto& extent : taken)
+    planned_.erase(std::remove(planned_.begin(), planned_.end(), extent.get()), planned_.end());
   return taken;
 }
 
 Bytes Arena::empty_extent_bytes(bool keep_plan) const noexcept {
   Bytes bytes = 0;
   for (const auto& extent : extents_)
-    if (extent->map.num_used() == 0 && !(keep_plan && extent.get() == plan_extent_)) bytes += extent->map.size();
+    if (!spares(extent.get(), keep_plan)) bytes += extent->map.size();
   return bytes;
 }
 

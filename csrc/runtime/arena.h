@@ -46,14 +46,16 @@ class Arena {
     Note& note() const noexcept { return extent->notes[block]; }
   };
 
-  // Slot offsets count from the base of the plan's extent; the extent of an earlier plan serves gaps only.
+  // The plan's address space is that of its extents, one after another. Extents of an earlier plan serve gaps only.
   void add_plan_extent(std::unique_ptr<Extent> extent) {
-    plan_extent_ = extent.get();
+    planned_.push_back(extent.get());
     extents_.push_back(std::move(extent));
   }
-  void forget_plan() noexcept { plan_extent_ = nullptr; }
-  const Extent* plan_extent() const noexcept { return plan_extent_; }
+  void forget_plan() noexcept { planned_.clear(); }
+  const std::vector<Extent*>& planned() const noexcept { return planned_; }
+  Bytes planned_bytes() const noexcept;
   Place take_slot(Bytes offset, Bytes size) noexcept;
+  Place take_at(Extent* extent, Bytes offset, Bytes size) noexcept;
   Place take_gap(Bytes size) noexcept;
   Place find(std::uint64_t address) const noexcept;
   // Extents in which nothing lives, taken out of the arena; `keep_plan` spares the plan's.
@@ -62,8 +64,10 @@ class Arena {
   const std::vector<std::unique_ptr<Extent>>& extents() const noexcept { return extents_; }
 
  private:
+  bool spares(const Extent* extent, bool keep_plan) const noexcept;
+
   std::vector<std::unique_ptr<Extent>> extents_;
-  Extent* plan_extent_ = nullptr;  // one of extents_, or null
+  std::vector<Extent*> planned_;  // some of extents_
 };
 
 }  // namespace stalloc

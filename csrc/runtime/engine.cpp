@@ -11,6 +11,7 @@ namespace {
 constexpr Bytes kMaxRequest = Bytes{1} << 40;
 constexpr Bytes kSmallBytes = Bytes{1} << 20;
 constexpr std::size_t kPollsPerAllocation = 2;
+constexpr Tick kUnforetoldLife = 256;  // taken for how long a request that nothing foretells will live, in ticks
 
 }  // namespace
 
@@ -38,7 +39,7 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
     }
     ++stats.fallbacks[static_cast<std::size_t>(reason)];
   }
-  if (serve_gaps && role >= 0) place = arenas[static_cast<std::size_t>(role)].take_gap(rounded);
+  if (serve_gaps && role >= 0) place = serve_gap(role, rounded);
   if (!place) return nullptr;
   if (script != nullptr) {
     ++stats.gap_hits;
@@ -47,17 +48,32 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
   return hand_out(place, size);
 }
 
+// Room beside the slots that will be needed while the request is expected to live, else any.
+Arena::Place Engine::Impl::serve_gap(RoleIndex role, Bytes rounded) noexcept {
+  Arena& arena = arenas[static_cast<std::size_t>(role)];
+  Bytes begin = 0;  // of the extent in the plan's address space
+  for (Arena::Extent* extent : arena.planned()) {
+    const Bytes offset = script == nullptr ? kUnplaced : script->gaps.find(extent->map, role, begin, rounded, now, until);
+    if (offset != kUnplaced) return arena.take_at(extent, offset, rounded);
+    begin += extent->map.size();
+  }
+  return arena.take_gap(rounded);
+}
+
 // The slot of this request, if its bytes are free; else why not.
 Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept {
   const auto index = static_cast<std::size_t>(role);
-  if (arenas[index].plan_extent() == nullptr && plan_step >= extent_from_step[index]) take_extent(lock, role);
+  if (arenas[index].planned().empty() && plan_step >= extent_from_step[index]) take_extent(lock, role);
   if (script == nullptr || role >= script->plan->num_roles) return {};  // changed while the lock was open
   const std::int64_t position = cursor.match(role, size);
   if (position == StepCursor::kNoPosition) {
+    until = now + kUnforetoldLife;
     *reason = Fallback::kUnmatched;
     return {};
   }
   const Slot& slot = script->slot(plan_step, role, position);
+  now = slot.birth;
+  until = slot.kind == SlotKind::kUnplanned ? now + kUnforetoldLife : slot.death;
   if (slot.kind == SlotKind::kUnplanned) {
     *reason = Fallback::kUnplanned;
     return {};
@@ -70,15 +86,15 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   ++stats.planned_requests;
   Arena& arena = arenas[index];
   Arena::Place place = arena.take_slot(slot.offset, rounded);
-  if (!place && !awaiting.empty() && arena.plan_extent() != nullptr) {
+  if (!place && !awaiting.empty() && !arena.planned().empty()) {
     const std::int64_t step = plan_step;
     const Bytes offset = slot.offset;
     poll_some(lock, awaiting.size());
     if (plan_step == step) place = arena.take_slot(offset, rounded);
   }
   if (place) return place;
-  if (arena.plan_extent() == nullptr) *reason = Fallback::kNoExtent;
-  else *reason = arena.plan_extent()->map.has_spare_blocks() ? Fallback::kSlotBusy : Fallback::kTableFull;
+  if (arena.planned().empty()) *reason = Fallback::kNoExtent;
+  else *reason = arena.planned().front()->map.has_spare_blocks() ? Fallback::kSlotBusy : Fallback::kTableFull;
   return {};
 }
 

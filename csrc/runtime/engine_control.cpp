@@ -18,7 +18,7 @@ Engine::~Engine() {
   }
 }
 
-Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)) {
+Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)), gaps(*plan) {
   steps.reserve(static_cast<std::size_t>(plan->num_tables()));
   for (std::int32_t table = 0; table < plan->num_tables(); ++table) steps.emplace_back(*plan, table);
 }
@@ -92,7 +92,7 @@ bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) 
       if (role >= impl_->roles.count()) continue;  // taken when its stream appears
       stream = impl_->roles.handle_of(role);
     }
-    auto extent = impl_->make_extent(*plan, role, stream);
+    auto extent = impl_->make_extent(*plan, role, plan->arena_bytes[static_cast<std::size_t>(role)], stream);
     if (extent == nullptr) {
       for (auto& back : taken) impl_->give_back(std::move(back));
       return false;
@@ -100,14 +100,55 @@ bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) 
     taken.push_back(std::move(extent));
   }
   const Impl::Lock lock(impl_->mutex);
+  for (Arena& arena : impl_->arenas) arena.forget_plan();
   impl_->install(std::move(script), plan_step);
   for (auto& extent : taken) impl_->adopt(std::move(extent));
   return true;
 }
 
+bool Engine::grow(std::shared_ptr<const Plan> plan) {
+  auto script = std::make_unique<const Impl::Script>(plan);
+  std::vector<std::unique_ptr<Arena::Extent>> taken;
+  for (RoleIndex role = 0; role < plan->num_roles; ++role) {
+    Bytes missing = plan->arena_bytes[static_cast<std::size_t>(role)];
+    StreamHandle stream = 0;
+    {
+      const Impl::Lock lock(impl_->mutex);
+      const Arena& arena = impl_->arenas[static_cast<std::size_t>(role)];
+      if (arena.planned().empty()) continue;  // taken when its stream asks
+      missing -= arena.planned_bytes();
+      stream = impl_->roles.handle_of(role);
+    }
+    if (missing <= 0) continue;
+    auto extent = impl_->make_extent(*plan, role, missing, stream);
+    if (extent == nullptr) {
+      for (auto& back : taken) impl_->give_back(std::move(back));
+      return false;
+    }
+    taken.push_back(std::move(extent));
+  }
+  const Impl::Lock lock(impl_->mutex);
+  impl_->install(std::move(script), impl_->plan_step);
+  for (auto& extent : taken) impl_->adopt(std::move(extent));
+  return true;
+}
+
+std::vector<std::vector<Bytes>> Engine::extent_ends() const {
+  const Impl::Lock lock(impl_->mutex);
+  std::vector<std::vector<Bytes>> ends;
+  for (RoleIndex role = 0; impl_->script != nullptr && role < impl_->script->plan->num_roles; ++role) {
+    ends.emplace_back();
+    Bytes end = 0;
+    for (const Arena::Extent* extent : impl_->arenas[static_cast<std::size_t>(role)].planned())
+      ends.back().push_back(end += extent->map.size());
+  }
+  return ends;
+}
+
 void Engine::arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
   auto script = std::make_unique<const Impl::Script>(std::move(plan));
   const Impl::Lock lock(impl_->mutex);
+  for (Arena& arena : impl_->arenas) arena.forget_plan();
   impl_->install(std::move(script), plan_step);
 }
 
@@ -119,7 +160,6 @@ void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step
   script = std::move(next);
   plan_step = step;
   extent_from_step.fill(step);
-  for (Arena& arena : arenas) arena.forget_plan();
   begin_table();
   refresh_serving();
 }
@@ -160,13 +200,13 @@ void Engine::Impl::take_extent(Lock& lock, RoleIndex role) noexcept {
   lock.unlock();
   std::unique_ptr<Arena::Extent> extent;
   try {
-    extent = make_extent(*asked_by->plan, role, stream);
+    extent = make_extent(*asked_by->plan, role, asked_by->plan->arena_bytes[index], stream);
   } catch (const std::exception&) {
     // No host memory for the bookkeeping: the requests fall back, counted as no_extent.
   }
   lock.lock();
   if (extent == nullptr) return;
-  if (script.get() == asked_by && arenas[index].plan_extent() == nullptr) {
+  if (script.get() == asked_by && arenas[index].planned().empty()) {
     adopt(std::move(extent));
     return;
   }
@@ -176,11 +216,11 @@ void Engine::Impl::take_extent(Lock& lock, RoleIndex role) noexcept {
 }
 
 // Takes memory from the upstream; no lock is held. Null when there is no room.
-std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleIndex role, StreamHandle stream) {
+std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleIndex role, Bytes size,
+                                                         StreamHandle stream) {
   constexpr std::size_t kSpareBlocks = 16384;  // for requests beside the plan
   const auto slots = std::count_if(plan.slots.begin(), plan.slots.end(),
                                    [role](const Slot& slot) { return slot.role == role; });
-  const Bytes size = plan.arena_bytes[static_cast<std::size_t>(role)];
   auto extent = std::make_unique<Arena::Extent>(role, 0, size, kSpareBlocks + 2 * static_cast<std::size_t>(slots));
   void* base = upstream.allocate(size, stream);
   if (base == nullptr) return nullptr;

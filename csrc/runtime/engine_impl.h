@@ -9,6 +9,7 @@
 #include "runtime/arena.h"
 #include "runtime/engine.h"
 #include "runtime/extent_table.h"
+#include "runtime/gap_finder.h"
 #include "runtime/recorder.h"
 #include "runtime/stream_roles.h"
 
@@ -28,6 +29,7 @@ struct Engine::Impl {
   struct Script {
     std::shared_ptr<const Plan> plan;
     std::vector<StepScript> steps;  // by table
+    mutable GapFinder gaps;
     explicit Script(std::shared_ptr<const Plan> plan);
     const Slot& slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept;
   };
@@ -37,6 +39,7 @@ struct Engine::Impl {
   // --- engine.cpp ---
   void* allocate(Bytes size, StreamHandle stream) noexcept;
   Arena::Place serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept;
+  Arena::Place serve_gap(RoleIndex role, Bytes rounded) noexcept;
   void* hand_out(const Arena::Place& place, Bytes requested) noexcept;
   void release(const Arena::Place& place) noexcept;
   void await_streams(Lock& lock, const Arena::Place& place) noexcept;
@@ -45,7 +48,7 @@ struct Engine::Impl {
 
   // --- engine_control.cpp ---
   void take_extent(Lock& lock, RoleIndex role) noexcept;
-  std::unique_ptr<Arena::Extent> make_extent(const Plan& plan, RoleIndex role, StreamHandle stream);
+  std::unique_ptr<Arena::Extent> make_extent(const Plan& plan, RoleIndex role, Bytes size, StreamHandle stream);
   void adopt(std::unique_ptr<Arena::Extent> extent) noexcept;
   void give_back(std::unique_ptr<Arena::Extent> extent) noexcept;
   void install(std::unique_ptr<const Script> next, std::int64_t step);
@@ -69,6 +72,9 @@ struct Engine::Impl {
   std::vector<Bytes> variable_bytes;  // the largest value of each variable met since the plan was installed
   // The step from which on a missing plan extent may be asked for (again); one thread at a time.
   std::array<std::int64_t, StreamRoles::kMaxRoles> extent_from_step{};
+  // What the request at hand was foretold to need: from its slot, or a guess where it has none.
+  Tick now = 0;
+  Tick until = 0;
   bool serve_gaps = true;
   std::deque<Awaiting> awaiting;
   EngineStats stats;
