@@ -121,6 +121,16 @@ void bind_simulation(py::module_& m) {
       .def_property_readonly("num_blocks", [](const ReplayTrace& trace) { return trace.blocks.size(); })
       .def_readonly("unknown_frees", &ReplayTrace::unknown_frees)
       .def_readonly("double_births", &ReplayTrace::double_births);
+  py::class_<SimulatedStreams>(m, "SimulatedStreams")
+      .def(py::init<bool>(), py::arg("handover_audited") = false)
+      .def("advance", &SimulatedStreams::advance, py::arg("now"))
+      .def("record_fence", &SimulatedStreams::record_fence, py::arg("stream"))
+      .def("fence_done", &SimulatedStreams::fence_done, py::arg("fence"))
+      .def("wait_on_host", &SimulatedStreams::wait_on_host, py::arg("fence"))
+      .def("wait_on_stream", &SimulatedStreams::wait_on_stream, py::arg("waiting"), py::arg("fence"))
+      .def("claim", &SimulatedStreams::claim, py::arg("address"), py::arg("size"), py::arg("stream"))
+      .def("release", &SimulatedStreams::release, py::arg("address"), py::arg("done"))
+      .def("forget", &SimulatedStreams::forget, py::arg("address"), py::arg("size"));
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<SimulatedRun>(m, "SimulatedRun")
       .def(py::init(&run_of), py::arg("trace"), py::arg("options"))
