@@ -44,6 +44,8 @@ class Figures:
     def step_ended(self) -> None:
         # Sampled at every boundary, so that a program that resets its peaks hides at most one step.
         self._peaks = self._peaks.max(self._memory.peaks())
+        if self._is_active:
+            self._memory.sample_window()
         self._last, self._step = self._engine.stats(), self._last
 
     def last_step_hit_rate(self) -> float | None:

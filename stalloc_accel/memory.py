@@ -35,7 +35,10 @@ class DeviceMemory(Protocol):
         """Since the process began, or since the program reset its peaks."""
 
     def start_window(self) -> None:
-        """Peaks of the window count from here on."""
+        """Peaks of the window count from here on. The program's own peaks are left alone."""
+
+    def sample_window(self) -> None:
+        """To be called at every step boundary of the window."""
 
     def window_peaks(self) -> Peaks: ...
 
@@ -64,6 +67,9 @@ class CpuMemory:
     def start_window(self) -> None:
         pass  # nothing is served before it
 
+    def sample_window(self) -> None:
+        pass
+
     def window_peaks(self) -> Peaks:
         return self.peaks()
 
@@ -85,16 +91,43 @@ class CudaMemory:
 
     backend = "cuda"
 
-    def __init__(self, device_index: int) -> None:
+    def __init__(self, device_index: int, engine: Any) -> None:
         import torch
         self.device_index = device_index
         self._cuda = torch.cuda
+        self._engine = engine
+        self._start = Peaks(allocated_bytes=0, reserved_bytes=0)
+        self._window = self._start
 
     def peaks(self) -> Peaks:
         if not self._cuda.is_initialized():
             return Peaks(allocated_bytes=0, reserved_bytes=0)
         return Peaks(allocated_bytes=self._cuda.max_memory_allocated(self.device_index),
                      reserved_bytes=self._cuda.max_memory_reserved(self.device_index))
+
+    def start_window(self) -> None:
+        self._start = self.peaks()
+        self._window = Peaks(allocated_bytes=0, reserved_bytes=0)
+        self._engine.reset_peaks()
+
+    def sample_window(self) -> None:
+        """Reserved memory only grows within a step, so that its level at the boundary is the step's peak.
+
+        Where the window has not passed the peak from before it, the peak is that of the served bytes, which the engine
+        keeps, and what torch's allocator holds for the program at the boundary.
+        """
+        if not self._cuda.is_initialized():
+            return
+        peaks, stats = self.peaks(), self._engine.stats()
+        native = self._cuda.memory_allocated(self.device_index) - stats["served_bytes"]
+        allocated = peaks.allocated_bytes
+        if allocated <= self._start.allocated_bytes:
+            allocated = min(allocated, native + stats["served_peak_bytes"])
+        self._window = self._window.max(Peaks(allocated_bytes=allocated, reserved_bytes=self.reserved_bytes()))
+
+    def window_peaks(self) -> Peaks:
+        self.sample_window()
+        return self._window
 
     def reserved_bytes(self) -> int:
         return self._cuda.memory_reserved(self.device_index)

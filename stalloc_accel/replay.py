@@ -178,6 +178,9 @@ class SimulatedMemory:
     def start_window(self) -> None:
         pass
 
+    def sample_window(self) -> None:
+        pass
+
     def window_peaks(self) -> Peaks:
         return self.peaks()
 

@@ -228,12 +228,11 @@ class Session:
             import torch
             self._is_early = not torch.cuda.is_initialized()
             index = _cuda_device_index(self._is_early)
-            self._memory = CudaMemory(index)
+            self._engine = module.engine(index)
+            self._memory = CudaMemory(index, self._engine)
         else:
-            index = 0
-        self._engine = module.engine(index)
-        if backend == "cpu":
             self._is_early = True
+            self._engine = module.engine(0)
             self._memory = CpuMemory(self._engine)
         return True
 
