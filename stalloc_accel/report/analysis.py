@@ -14,7 +14,7 @@ from stalloc_accel.report.planned import PlannedMemory, plan_for
 from stalloc_accel.report.reserved import Ranges, ReservedMemory
 from stalloc_accel.report.verdict import (Advice, Costs, FailedRequest, Shares, gib, judge_failure, judge_run,
                                           judge_state)
-from stalloc_accel.snapshot import ALLOCATED, FREE, OOM, Device, Snapshot
+from stalloc_accel.snapshot import ALLOC, ALLOCATED, FREE, OOM, Device, History, Snapshot
 from stalloc_accel.trace import RecordedTrace
 
 _MAX_LIMIT_EVENTS = 1_000_000  # above, the least limits would take too long
@@ -79,14 +79,10 @@ class Analysis:
 
 def analyze(device: Device, snapshot: Snapshot | None, trace: RecordedTrace | None, name: str) -> Analysis:
     """`trace`: the device's history, None where the file has only a state."""
-    if trace is None or not (trace.history.action <= OOM).any() or not _has_lives(trace):
+    # A snapshot that is a state only may have an event or two, but no allocation.
+    if trace is None or not (device.history.action == ALLOC).any():
         return _of_state(device, snapshot, name)
     return _of_history(device, snapshot, trace)
-
-
-def _has_lives(trace: RecordedTrace) -> bool:
-    """A state-only snapshot may have an event or two; its blocks then are all rebuilt ones."""
-    return bool((trace.history.action[trace.num_rebuilt:] == 0).any())
 
 
 # --- with a history ---
@@ -101,7 +97,7 @@ def _of_history(device: Device, snapshot: Snapshot | None, trace: RecordedTrace)
     reserved_peak = int(reserved.max()) if reserved is not None else native.peaks().reserved_bytes
     if reserved is None:
         reserved = np.maximum.accumulate(allocated)
-    failed = _failed_request(trace)
+    failed = _failed_request(trace.history)
     event = failed.event if failed is not None else _tightest_moment(reserved, allocated)
     ranges = memory.ranges_at(event) if memory.is_known else None
     stream = failed.stream if failed is not None else _stream_at(trace, event)
@@ -131,13 +127,14 @@ def _of_history(device: Device, snapshot: Snapshot | None, trace: RecordedTrace)
         reserved_over_time=reserved, ranges=ranges)
 
 
-def _failed_request(trace: RecordedTrace) -> FailedRequest | None:
-    events = np.flatnonzero(trace.history.action == OOM)
+def _failed_request(history: History) -> FailedRequest | None:
+    """The last out-of-memory event."""
+    events = np.flatnonzero(history.action == OOM)
     if len(events) == 0:
         return None
     event = int(events[-1])
-    return FailedRequest(event=event, size=int(trace.history.size[event]), device_free=int(trace.history.address[event]),
-                         stream=int(trace.history.stream[event]))
+    return FailedRequest(event=event, size=int(history.size[event]), device_free=int(history.address[event]),
+                         stream=int(history.stream[event]))
 
 
 def _tightest_moment(reserved: np.ndarray, allocated: np.ndarray) -> int:
@@ -265,18 +262,21 @@ def _of_state(device: Device, snapshot: Snapshot | None, name: str) -> Analysis:
                     pool=[segments.pool[i] for i in order], is_expandable=segments.is_expandable[order])
     alive = blocks.state == ALLOCATED
     held = blocks.state != FREE
-    stream = _busiest_stream(ranges)
+    failed = _failed_request(device.history)
+    stream = failed.stream if failed is not None else _busiest_stream(ranges)
     live = int(blocks.size[alive].sum())
     shares, groups = _shares_of_blocks(ranges, blocks.address[held], blocks.size[held], live,
                                        int(blocks.size[held & ~alive].sum()), stream)
-    verdict, explanation = judge_state(shares)
+    verdict, explanation = judge_failure(shares, failed) if failed is not None else judge_state(shares)
+    # A plan has no holes, as far as a single moment tells.
+    fits = None if failed is None else shares.live + shares.delayed + failed.size <= shares.reserved + failed.device_free
     nothing = np.zeros(0, np.int64)
     return Analysis(
         name=name, device_index=device.index, num_events=len(device.history), num_rebuilt=0, num_steps=0, steps_from="none",
-        verdict=verdict, explanation=explanation, failed=None, would_have_fitted=None,
+        verdict=verdict, explanation=explanation, failed=failed, would_have_fitted=fits,
         shares=shares, costs=None, judged_event=None, allocated_peak_bytes=live, reserved_peak_bytes=shares.reserved,
         reserved_from="state", plan=None, expandable_peak_bytes=None, limits={},
-        advice=_advice(shares, None, None, shares.reserved, None, None, 0),
+        advice=_advice(shares, failed, fits, shares.reserved, None, None, live if failed is not None else 0),
         holders=holders_of(snapshot, blocks.stack[alive], blocks.size[alive]), persistent_bytes=live, temporary_bytes=0,
         groups=groups, lives=None, allocated_over_time=nothing, reserved_over_time=nothing, ranges=ranges)
 
