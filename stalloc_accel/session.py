@@ -25,8 +25,8 @@ from stalloc_accel.figures import Figures
 from stalloc_accel.memory import CpuMemory, CudaMemory, DeviceMemory
 from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob
 
-BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare")
-"""Who may announce steps, the most trustworthy first; see Session.claim_boundary."""
+BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
+"""Who may announce steps, the most trustworthy first ("bare": the loop calls step() itself); see claim_boundary."""
 
 _RECORDED_EVENTS = 1 << 22  # 24 bytes each, touched as they fill
 _MIN_AGREEMENT = 0.95  # of a recorded step with the plan
@@ -98,6 +98,7 @@ class Session:
     # --- what hosts and users call ---
 
     def __enter__(self) -> Session:
+        self.claim_boundary("bare")  # before the hook on torch's optimizers can count a step
         self.start()
         return self
 

@@ -14,7 +14,7 @@ _MAX_FOREIGN_STEPS = 64
 
 
 class Boundary:
-    """`kind` is one of the session's: "deepspeed" > "trainer" > "accelerate" > "bare"."""
+    """`kind` is one of the session's: session.BOUNDARY_KINDS."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

@@ -10,7 +10,7 @@ from typing import Any
 from stalloc_accel.integrations import doors
 from stalloc_accel.integrations.boundary import Boundary
 
-_boundary = Boundary("bare")
+_boundary = Boundary("optimizer")
 _has_registered = False
 
 
