@@ -52,12 +52,12 @@ core = Extension(
         "-Wconversion",
         "-isystem",
         pybind11.get_include(),
-        *os.environ.get("STALLOC_EXTRA_CXXFLAGS", "").split(),
+        *os.environ.get("CORE_CXXFLAGS", "").split(),
     ],
     extra_link_args=["-pthread"],
 )
 
-ParallelCompile("STALLOC_BUILD_JOBS", default=os.cpu_count(), needs_recompile=is_stale).install()
+ParallelCompile("CORE_BUILD_JOBS", default=os.cpu_count(), needs_recompile=is_stale).install()
 setup(
     packages=find_packages(include=["stalloc_accel", "stalloc_accel.*"]) + ["stalloc_accel.csrc"],
     package_dir={"stalloc_accel.csrc": "csrc"},

@@ -12,24 +12,23 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A developer's own settings must not reach the tests, nor the processes that they start.
-for _name in [name for name in os.environ if name.startswith("STALLOC_") and name != "STALLOC_TEST_SEED"]:
-    if _name != "STALLOC_EXTRA_CXXFLAGS":
-        del os.environ[_name]
+for _name in [name for name in os.environ if name.startswith("STALLOC_")]:
+    del os.environ[_name]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"stalloc seed: {_session_seed()} (STALLOC_TEST_SEED={_session_seed()} repeats this run)"
+    return f"stalloc seed: {_session_seed()} (TEST_SEED={_session_seed()} repeats this run)"
 
 
 def _session_seed() -> int:
-    return int(os.environ.setdefault("STALLOC_TEST_SEED", str(random.SystemRandom().randrange(2**31))))
+    return int(os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(2**31))))
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed that differs from test to test and from run to run, and is shown when the test fails."""
     value = random.Random(f"{_session_seed()}:{request.node.nodeid}").randrange(2**31)
-    print(f"seed: {value} (STALLOC_TEST_SEED={_session_seed()})")
+    print(f"seed: {value} (TEST_SEED={_session_seed()})")
     return value
 
 
