@@ -78,6 +78,12 @@ void collect(const Searches& searches, Placement& placement, Bytes unit_bytes) {
   }
 }
 
+Units highest_peak(const Searches& searches) {
+  Units peak = 0;
+  for (const auto& search : searches) peak = std::max(peak, search->peak());
+  return peak;
+}
+
 }  // namespace
 
 Placement place(const std::vector<Buffer>& buffers, const std::vector<Obstacle>& obstacles,
@@ -90,9 +96,7 @@ Placement place(const std::vector<Buffer>& buffers, const std::vector<Obstacle>&
   Placement placement;
   placement.offsets.resize(buffers.size());
   collect(searches, placement, problem.unit_bytes);
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    placement.peak_bytes = std::max(placement.peak_bytes, placement.offsets[i] + round_up(buffers[i].size, options.alignment));
-  }
+  placement.peak_bytes = std::max(highest_peak(searches), peak_of(problem, unplaced_offsets(problem))) * problem.unit_bytes;
   placement.lower_bound_bytes = problem.lower_bound * problem.unit_bytes;
   placement.optimal = placement.peak_bytes == placement.lower_bound_bytes;
   placement.method = "peak_out";

@@ -36,8 +36,8 @@ struct PlannerOptions {
 
 struct Placement {
   std::vector<Bytes> offsets;  // one a buffer, in input order
-  Bytes peak_bytes = 0;
-  Bytes lower_bound_bytes = 0;  // peak liveness of buffers and obstacles
+  Bytes peak_bytes = 0;         // the highest end of a buffer or an obstacle
+  Bytes lower_bound_bytes = 0;  // the most that lives at once, or the highest end of an obstacle
   bool optimal = false;         // proved
   double elapsed_s = 0;
   std::string method;
