@@ -141,6 +141,32 @@ def merge(sections: Sequence[tuple[Source, Mapping[str, Any]]]) -> tuple[Stalloc
     return StallocConfig(**{key: value for key, (value, _) in chosen.items()}), conflicts
 
 
+def field_docs() -> dict[str, str]:
+    """The text under each field of StallocConfig, on one line."""
+    import ast
+    import inspect
+
+    (definition,) = ast.parse(inspect.getsource(StallocConfig)).body
+    docs, name = {}, None
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign):
+            name = statement.target.id
+        elif isinstance(statement, ast.Expr) and name is not None:
+            docs[name] = " ".join(ast.literal_eval(statement.value).split())
+            name = None
+    return docs
+
+
+def keys_table() -> str:
+    """The table of keys in docs/configuration.md."""
+    docs = field_docs()
+    lines = ["| key | default | environment | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(StallocConfig):
+        default = "not set" if field.default is None else f"`{json.dumps(field.default)}`"
+        lines.append(f"| `{field.name}` | {default} | `{environment.variable_of(field.name)}` | {docs[field.name]} |")
+    return "\n".join(lines) + "\n"
+
+
 def section_token(section: Mapping[str, Any]) -> str:
     """A section as base64url text without blanks, which every launcher passes on in an environment variable."""
     return base64.urlsafe_b64encode(json.dumps(dict(section), sort_keys=True).encode()).decode()
