@@ -32,7 +32,7 @@ void CudaHistory::configure(bool enabled, native::CreateContextFn recorder, std:
   recorder_.store(enabled ? recorder : nullptr);
   when_.store(enabled ? when : native::RecordContext::NEVER);
   if (!enabled || clear) entries_.clear();
-  if (!enabled) contexts_.clear();
+  if (!enabled) live_.clear();
   watching_.store(enabled_ || !trackers_.empty());
 }
 
@@ -56,25 +56,26 @@ void CudaHistory::note_allocation(const void* ptr, Bytes requested, StreamHandle
                                  in_trace ? context : nullptr,
                                  compile_contexts.empty() ? "N/A" : compile_contexts.back(), user_metadata(native_));
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (context != nullptr) contexts_[address] = context;
+  if (enabled_) live_[address] = {context, requested};
   push(std::move(entry));
 }
 
-void CudaHistory::note_free(const void* ptr, Bytes requested, StreamHandle stream) {
+void CudaHistory::note_free(const void* ptr, Bytes size, StreamHandle stream) {
   Context context = gather(native::RecordContext::ALL);
   const auto address = reinterpret_cast<std::uintptr_t>(ptr);
   const std::string compiled = compile_contexts.empty() ? "N/A" : compile_contexts.back();
   const std::string metadata = user_metadata(native_);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = contexts_.find(address);
-  if (found != contexts_.end()) {
-    if (context == nullptr) context = found->second;
-    contexts_.erase(found);
+  const auto found = live_.find(address);
+  if (found != live_.end()) {
+    if (context == nullptr) context = found->second.context;
+    size = found->second.requested;
+    live_.erase(found);
   }
   if (when_.load() < native::RecordContext::ALLOC) context = nullptr;
   // A block that waits for another stream completes later, unseen by the program: both entries are made now.
   for (const auto action : {Entry::FREE_REQUESTED, Entry::FREE_COMPLETED})
-    push(make_trace_entry(action, device_, address, static_cast<std::size_t>(requested), stream, context, compiled,
+    push(make_trace_entry(action, device_, address, static_cast<std::size_t>(size), stream, context, compiled,
                           metadata));
 }
 
@@ -98,8 +99,8 @@ void CudaHistory::push(Entry entry) {
 
 CudaHistory::Context CudaHistory::context_of(const void* ptr) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = contexts_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  return found == contexts_.end() ? nullptr : found->second;
+  const auto found = live_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  return found == live_.end() ? nullptr : found->second.context;
 }
 
 std::vector<CudaHistory::Entry> CudaHistory::entries() const {

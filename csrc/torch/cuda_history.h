@@ -29,7 +29,7 @@ class CudaHistory {
   bool is_watching() const noexcept { return watching_.load(std::memory_order_relaxed); }
   // Called without any lock held: gathering frames may take Python's.
   void note_allocation(const void* ptr, Bytes requested, StreamHandle stream);
-  void note_free(const void* ptr, Bytes requested, StreamHandle stream);
+  void note_free(const void* ptr, Bytes size, StreamHandle stream);  // `size` where the allocation was not seen
   void note_annotation(const void* ptr, const std::string& metadata);
 
   Context context_of(const void* ptr) const;
@@ -50,7 +50,11 @@ class CudaHistory {
   std::size_t max_entries_ = 0;
   std::unordered_set<std::string> skipped_;
   std::deque<Entry> entries_;
-  std::unordered_map<std::uintptr_t, Context> contexts_;  // of live blocks
+  struct Live {
+    Context context;
+    Bytes requested = 0;
+  };
+  std::unordered_map<std::uintptr_t, Live> live_;  // blocks served since the history began
   std::vector<native::AllocatorTraceTracker> trackers_;
 };
 

@@ -80,7 +80,7 @@ void merge_traces(std::vector<native::TraceEntry>& trace, const CudaUpstream& up
                   const std::function<std::int64_t(c10::approx_time_t)>& to_us) {
   using Entry = native::TraceEntry;
   std::set<std::pair<std::uintptr_t, std::size_t>> extents;
-  for (const auto& extent : upstream.past_extents())
+  for (const auto& extent : upstream.distinct_extents())
     extents.emplace(extent.base, static_cast<std::size_t>(extent.size));
   const auto is_of_extent = [&](const Entry& entry) {
     const bool of_block = entry.action_ == Entry::ALLOC || entry.action_ == Entry::FREE_REQUESTED ||

@@ -70,10 +70,19 @@ void CudaStats::poll() {
   raise(kRequestedBytes, std::min(served.served_requested_bytes + above, highest) - extent_bytes);
 }
 
+void CudaStats::add_totals(Tally& tally, std::size_t pool, std::int64_t blocks, Bytes bytes, Bytes requested) {
+  for (const std::size_t entry : {kAll, pool}) {
+    tally[kAllocation][entry] += blocks;
+    tally[kActive][entry] += blocks;
+    tally[kAllocatedBytes][entry] += bytes;
+    tally[kActiveBytes][entry] += bytes;
+    tally[kRequestedBytes][entry] += requested;
+  }
+}
+
 CudaStats::Picture CudaStats::picture() const {
   Picture result;
   for (const auto& extent : upstream_.extents()) add(result.extents_now, extent.size, extent.size, true);
-  for (const auto& extent : upstream_.past_extents()) add(result.extents_total, extent.size, extent.size, true);
   for (const auto& block : engine_.blocks()) {
     if (block.requested > 0) {
       add(result.served_now, block.size, block.requested, !block.awaiting_free);
@@ -82,15 +91,13 @@ CudaStats::Picture CudaStats::picture() const {
       result.gap_bytes += block.size;
     }
   }
+  const CudaUpstream::Taken taken = upstream_.taken();
   const EngineStats stats = engine_.stats();
-  for (std::size_t size_class = 0; size_class < stats.total_blocks.size(); ++size_class) {
-    for (const std::size_t pool : {kAll, size_class + 1}) {
-      result.served_total[kAllocation][pool] += stats.total_blocks[size_class];
-      result.served_total[kActive][pool] += stats.total_blocks[size_class];
-      result.served_total[kAllocatedBytes][pool] += stats.total_bytes[size_class];
-      result.served_total[kActiveBytes][pool] += stats.total_bytes[size_class];
-      result.served_total[kRequestedBytes][pool] += stats.total_requested_bytes[size_class];
-    }
+  for (std::size_t size_class = 0; size_class < taken.count.size(); ++size_class) {
+    const std::size_t pool = size_class + 1;
+    add_totals(result.extents_total, pool, taken.count[size_class], taken.bytes[size_class], taken.bytes[size_class]);
+    add_totals(result.served_total, pool, stats.total_blocks[size_class], stats.total_bytes[size_class],
+               stats.total_requested_bytes[size_class]);
   }
   return result;
 }
@@ -110,7 +117,7 @@ void CudaStats::raise_peaks(DeviceStats& stats, const Picture& now) {
 
 DeviceStats CudaStats::merged() {
   const bool tracking = tracking_.load(std::memory_order_relaxed);
-  if (!tracking && upstream_.past_extents().empty()) return native_.getDeviceStats(device_);
+  if (!tracking && upstream_.distinct_extents().empty()) return native_.getDeviceStats(device_);
   if (tracking) poll();
   DeviceStats stats = native_.getDeviceStats(device_);
   const Picture now = picture();

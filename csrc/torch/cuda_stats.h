@@ -15,8 +15,6 @@
 
 namespace stalloc {
 
-inline constexpr Bytes kSmallRequest = Bytes{1} << 20;  // the native allocator's small pool ends here
-
 inline Bytes current(const c10::CachingAllocator::StatArray& stats) noexcept { return stats[0].current; }
 
 class CudaStats {
@@ -52,7 +50,8 @@ class CudaStats {
     std::int64_t gap_bytes = 0;
   };
   static c10::CachingAllocator::StatArray& array_of(DeviceStats& stats, int metric);
-  static void add(Tally& tally, Bytes size, Bytes requested, bool allocated);
+  static void add(Tally& tally, Bytes size, Bytes requested, bool allocated);  // one live block
+  static void add_totals(Tally& tally, std::size_t pool, std::int64_t blocks, Bytes bytes, Bytes requested);
 
   void poll();
   Picture picture() const;

@@ -41,26 +41,42 @@ void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
     if (!make_room(size)) return nullptr;
     if (before_extent_) before_extent_();
     void* base = native_.raw_alloc_with_stream(static_cast<std::size_t>(size), cuda_stream(stream));
-    const Extent extent{reinterpret_cast<std::uintptr_t>(base), size, stream};
-    const std::lock_guard<std::mutex> lock(extents_mutex_);
-    const auto at = std::find_if(extents_.begin(), extents_.end(),
-                                 [&](const Extent& other) { return other.base > extent.base; });
-    extents_.insert(at, extent);
-    past_extents_.push_back(extent);
-    num_held_.fetch_add(1, std::memory_order_relaxed);
-    held_bytes_.fetch_add(size, std::memory_order_relaxed);
+    try {
+      enter({reinterpret_cast<std::uintptr_t>(base), size, stream});
+    } catch (const std::bad_alloc&) {
+      native_deleter_(base);
+      return nullptr;
+    }
     return base;
   } catch (...) {
-    return nullptr;  // no room after all, or no host memory for the lists
+    return nullptr;  // no room after all
   }
 }
 
-// True when the request can be expected to succeed, after flushing the native cache where that is what it takes.
+void CudaUpstream::enter(const Extent& extent) {
+  const std::lock_guard<std::mutex> lock(extents_mutex_);
+  extents_.reserve(extents_.size() + 1);
+  const bool is_known = std::any_of(distinct_extents_.begin(), distinct_extents_.end(), [&](const Extent& other) {
+    return other.base == extent.base && other.size == extent.size;
+  });
+  if (!is_known) distinct_extents_.push_back(extent);
+  const auto at = std::find_if(extents_.begin(), extents_.end(),
+                               [&](const Extent& other) { return other.base > extent.base; });
+  extents_.insert(at, extent);
+  const std::size_t size_class = extent.size > kSmallRequest ? 1 : 0;
+  ++taken_.count[size_class];
+  taken_.bytes[size_class] += extent.size;
+  num_held_.fetch_add(1, std::memory_order_relaxed);
+  held_bytes_.fetch_add(extent.size, std::memory_order_relaxed);
+}
+
+// True when the request can be expected to succeed, after flushing the native cache where that is what it takes: if
+// native had to flush in the midst of the request, that would count as a retry.
 bool CudaUpstream::make_room(Bytes size) {
-  // Every stream's cached blocks count here, so this may be wrong; then the request fails and we go without.
-  if (has_cached_block(native_, device_, size) || has_room_for_segment(native_, device_, size)) return true;
+  if (has_room_for_segment(native_, device_, size)) return true;
   native_.emptyCache({0, 0});
-  return has_room_for_segment(native_, device_, size);
+  // What is cached still is part of a segment in use. It may be another stream's: then the request fails after all.
+  return has_room_for_segment(native_, device_, size) || has_cached_block(native_, device_, size);
 }
 
 void CudaUpstream::deallocate(void* extent) noexcept {
@@ -91,9 +107,14 @@ std::vector<CudaUpstream::Extent> CudaUpstream::extents() const {
   return extents_;
 }
 
-std::vector<CudaUpstream::Extent> CudaUpstream::past_extents() const {
+std::vector<CudaUpstream::Extent> CudaUpstream::distinct_extents() const {
   const std::lock_guard<std::mutex> lock(extents_mutex_);
-  return past_extents_;
+  return distinct_extents_;
+}
+
+CudaUpstream::Taken CudaUpstream::taken() const {
+  const std::lock_guard<std::mutex> lock(extents_mutex_);
+  return taken_;
 }
 
 // --- fences ---

@@ -1,6 +1,7 @@
 // Extents from the native CUDA allocator, so that its totals and limits stay true; fences are CUDA events.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -12,6 +13,8 @@
 #include "torch/cuda_pool_routes.h"
 
 namespace stalloc {
+
+inline constexpr Bytes kSmallRequest = Bytes{1} << 20;  // the native allocator's small pool ends here
 
 class CudaUpstream final : public Upstream {
  public:
@@ -45,10 +48,17 @@ class CudaUpstream final : public Upstream {
   Bytes held_bytes() const noexcept { return held_bytes_.load(std::memory_order_relaxed); }
   std::optional<Extent> extent_of(const void* ptr) const;
   std::vector<Extent> extents() const;       // held now, by address
-  std::vector<Extent> past_extents() const;  // ever held: their native trace entries are not a program's blocks
+  std::vector<Extent> distinct_extents() const;  // ever held: their native trace entries are no program's blocks
+  // Extents ever taken, by size: up to 1 MiB, and above it (torch's two pools).
+  struct Taken {
+    std::array<std::int64_t, 2> count{};
+    std::array<Bytes, 2> bytes{};
+  };
+  Taken taken() const;
 
  private:
   bool make_room(Bytes size);
+  void enter(const Extent& extent);
   cudaEvent_t take_spare_event() noexcept;
 
   native::CUDAAllocator& native_;
@@ -57,9 +67,10 @@ class CudaUpstream final : public Upstream {
   const c10::DeviceIndex device_;
   std::function<void()> before_extent_;
 
-  mutable std::mutex extents_mutex_;  // guards the two lists
+  mutable std::mutex extents_mutex_;  // guards the three below
   std::vector<Extent> extents_;
-  std::vector<Extent> past_extents_;
+  std::vector<Extent> distinct_extents_;
+  Taken taken_;
   std::atomic<std::int64_t> num_held_{0};  // of extents_
   std::atomic<Bytes> held_bytes_{0};
   std::mutex events_mutex_;  // guards spare_events_

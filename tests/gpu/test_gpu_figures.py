@@ -113,6 +113,7 @@ def test_a_snapshot_shows_served_blocks_with_frames_and_their_life(arena, histor
     assert [e["action"] for e in trace if e["addr"] == tensor.data_ptr()][-1] == "alloc"
     actions = [e["action"] for e in trace if e["addr"] == freed_address]
     assert actions[-3:] == ["alloc", "free_requested", "free_completed"]
+    assert [e["size"] for e in trace if e["addr"] == freed_address][-3:] == [7_000] * 3
     extents = {block["extent"] for block in arena.engine.blocks()}
     sizes = {block["extent_size"] for block in arena.engine.blocks()}
     assert not [e for e in trace if e["action"] == "alloc" and e["addr"] in extents and e["size"] in sizes]
