@@ -6,6 +6,7 @@ name made of these, so that another torch finds another build, and never the wro
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -33,6 +34,8 @@ BACKENDS = ("cuda", "cpu")
 _COMPILE_TIMEOUT_S = 900
 # A rank that waits for another's build waits for all of its files.
 _LOCK_TIMEOUT_S = 1800
+# Builds kept for one backend: of other versions of torch, Python or ours that are still in use.
+_NUM_KEPT = 6
 _FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
 _FALL_BACK = "Training stays on torch's own allocator until this is put right; `stalloc doctor` shows what is missing."
 
@@ -159,6 +162,7 @@ def _make(build: Build) -> Path:
             if library is None:
                 with tempfile.TemporaryDirectory(prefix=".building-", dir=root) as scratch:
                     library = _compile(build, Path(scratch))
+                _remove_oldest(root, build.backend)
     except Timeout as error:
         raise BuildError(describe("build", "lock", str(error.lock_file), f"was held for {_LOCK_TIMEOUT_S} s",
                                   f"End the process that holds it. {_FALL_BACK}")) from error
@@ -166,6 +170,15 @@ def _make(build: Build) -> Path:
         raise BuildError(describe("build", "extension_dir", str(root), f"must be writable ({error})",
                                   f"Set STALLOC_EXTENSION_DIR to a folder of yours. {_FALL_BACK}")) from error
     return library
+
+
+def _remove_oldest(root: Path, backend: str) -> None:
+    """Keeps the newest builds. A process that has loaded an older one keeps its mapping; the next builds it again."""
+    with contextlib.suppress(FileNotFoundError):  # another rank is at it too
+        folders = [path for path in root.glob(f"{backend}-*") if path.is_dir() and not path.is_symlink()]
+        for folder in sorted(folders, key=lambda path: path.stat().st_mtime)[:-_NUM_KEPT]:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.with_name(f"{folder.name}.lock").unlink(missing_ok=True)
 
 
 def _compile(build: Build, scratch: Path) -> Path:

@@ -147,6 +147,17 @@ def test_cuda_without_a_cuda_torch_is_told():
         extension.plan_build("cuda")
 
 
+def test_only_the_newest_builds_are_kept(small_sources, monkeypatch):
+    monkeypatch.setattr(extension, "_NUM_KEPT", 2)
+    folders = []
+    for answer in (1, 2, 3):
+        write(small_sources / "core" / "answer.h", f"inline int answer() {{ return {answer}; }}\n")
+        sys.modules.pop("stalloc_accel._torch_cpu", None)
+        assert extension.load("cpu").answer == answer
+        folders.append(extension.plan_build("cpu").folder)
+    assert sorted(built_folders()) == sorted(folders[1:])
+
+
 def load_and_count(barrier, results) -> None:
     compiled = []
     original = extension._compile
