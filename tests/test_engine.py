@@ -151,7 +151,7 @@ def test_a_request_that_the_plan_does_not_know_is_served_from_free_space_of_the_
     host, runner = run_with(plan, training_step(7), num_steps=2)
     runner.free_all()
     bytes_before = host.upstream_bytes()
-    unknown = [host.allocate(99_999) for _ in range(8)]
+    unknown = [host.allocate((1 << 20) + 99_999) for _ in range(8)]
     assert host.upstream_bytes() == bytes_before
     assert all(host.owns(address) for address in unknown)
     assert host.engine.stats()["gap_hits"] == 8

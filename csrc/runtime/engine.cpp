@@ -48,7 +48,9 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
   return hand_out(place, size);
 }
 
-// Room beside the slots that will be needed while the request is expected to live, else any.
+// Room beside the slots that will be needed while the request is expected to live. Where there is none, a small request
+// goes upstream, where it costs little: in a slot's place it would drive out that slot's request, which would drive out
+// another. A large one takes any room.
 Arena::Place Engine::Impl::serve_gap(RoleIndex role, Bytes rounded) noexcept {
   Arena& arena = arenas[static_cast<std::size_t>(role)];
   Bytes begin = 0;  // of the extent in the plan's address space
@@ -57,7 +59,7 @@ Arena::Place Engine::Impl::serve_gap(RoleIndex role, Bytes rounded) noexcept {
     if (offset != kUnplaced) return arena.take_at(extent, offset, rounded);
     begin += extent->map.size();
   }
-  return arena.take_gap(rounded);
+  return script != nullptr && rounded < kSmallBytes ? Arena::Place{} : arena.take_gap(rounded);
 }
 
 // The slot of this request, if its bytes are free; else why not.
@@ -73,7 +75,9 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   }
   const Slot& slot = script->slot(plan_step, role, position);
   now = slot.birth;
-  until = slot.kind == SlotKind::kUnplanned ? now + kUnforetoldLife : slot.death;
+  // Without a place, because its free lay beyond what was recorded: it lives long.
+  const Tick window = script->plan->window_end - script->plan->window_begin;
+  until = slot.kind == SlotKind::kUnplanned ? now + window : slot.death;
   if (slot.kind == SlotKind::kUnplanned) {
     *reason = Fallback::kUnplanned;
     return {};
