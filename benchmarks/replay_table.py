@@ -51,7 +51,7 @@ def _print_rows(directory: Path, name: str, with_limits: bool) -> int:
             if with_limits and run == 2:
                 least = {policy.policy: least_limit(_attempt(trace, policy.policy, store, name), policy)
                          for policy in (native, expandable, ours)}
-                print(f"| {name} | 2 | least limit |" + " | ".join(
+                print(f"| {name} | 2 | least limit | " + " | ".join(
                     f"{policy} {one['least_bytes'] / 2**30:.2f} GiB ({one['over_allocated_peak']:.3f}, {one['flushes']} flushes)"
                     for policy, one in least.items()) + " |", flush=True)
     return 0
