@@ -11,12 +11,14 @@ from tiny_model import make_batches, make_model
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=10)
 parser.add_argument("--config", default=None)
+parser.add_argument("--cpu", action="store_true")
 args = parser.parse_args()
 
-accelerator = Accelerator()
+accelerator = Accelerator(cpu=args.cpu)
 model = make_model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-loader = torch.utils.data.DataLoader(make_batches(args.steps * accelerator.num_processes), batch_size=None)
+rows = torch.cat(make_batches(args.steps * accelerator.num_processes))
+loader = torch.utils.data.DataLoader(rows, batch_size=8)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 losses = []
 for batch in loader:
