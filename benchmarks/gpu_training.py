@@ -103,7 +103,7 @@ def measure(workload: str, allocator: str, folder: Path, prefix: list[str] | Non
     """Runs one worker; what it measured, and our own summary where we were at work."""
     out, summary = folder / f"{workload}-{allocator}.json", folder / f"{workload}-{allocator}-summary.json"
     environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HF_HUB_OFFLINE": "1", "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": "29531", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+                   "BENCHMARK_OUT": str(out), "MASTER_PORT": "29531", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     if allocator == "expandable":
         environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if allocator in ("first", "second"):
@@ -111,7 +111,7 @@ def measure(workload: str, allocator: str, folder: Path, prefix: list[str] | Non
                         "BENCHMARK_STALLOC": "1"}
         if "zero_stage" not in WORKLOADS[workload]:  # else the section of the DeepSpeed configuration asks for us
             environment["STALLOC_ENABLED"] = "1"
-    command = [*(prefix or []), sys.executable, __file__, "--worker", workload, "--out", str(out)]
+    command = [*(prefix or []), sys.executable, __file__, "--worker", workload]  # the same command in every run
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     log = (done.stderr + done.stdout)[-6000:]
     if done.returncode != 0 or not out.exists():
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu_training.json"))
     args = parser.parse_args()
     if args.worker:
-        train(args.worker, args.out)
+        train(args.worker, Path(os.environ.get("BENCHMARK_OUT", args.out)))
         return 0
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:

@@ -44,8 +44,11 @@ class DeviceMemory(Protocol):
 
     def reserved_bytes(self) -> int | None: ...
 
-    def pinned_bytes(self) -> int | None:
-        """Bytes of the segments that would survive an empty_cache, because something lives in them."""
+    def pinned_bytes(self, transient: frozenset[int] = frozenset()) -> int | None:
+        """Bytes of the segments that would survive an empty_cache, because something lives in them.
+
+        `transient`: addresses of blocks that are about to be freed and do not count.
+        """
 
     def total_bytes(self) -> int | None: ...
 
@@ -76,7 +79,7 @@ class CpuMemory:
     def reserved_bytes(self) -> None:
         return None
 
-    def pinned_bytes(self) -> None:
+    def pinned_bytes(self, transient: frozenset[int] = frozenset()) -> None:
         return None
 
     def total_bytes(self) -> None:
@@ -132,10 +135,11 @@ class CudaMemory:
     def reserved_bytes(self) -> int:
         return self._cuda.memory_reserved(self.device_index)
 
-    def pinned_bytes(self) -> int:
+    def pinned_bytes(self, transient: frozenset[int] = frozenset()) -> int:
         return sum(segment["total_size"] for segment in self._cuda.memory_snapshot()
                    if segment["device"] == self.device_index
-                   and any(block["state"] != "inactive" for block in segment["blocks"]))
+                   and any(block["state"] == "active_allocated" and block["address"] not in transient
+                           for block in segment["blocks"]))
 
     def total_bytes(self) -> int:
         return self._cuda.get_device_properties(self.device_index).total_memory

@@ -253,12 +253,9 @@ class Session:
         return True
 
     def _use_stored(self) -> None:
-        """The plan of the model's key, found by another command: from here on if it began here, else mid-run."""
+        """The plan of the model's key, made by another command: what it has for a run that is under way."""
         stored = self._store.get(self.key)
         if stored is None or not self._fits(stored.plan):
-            return
-        if not self._is_early and not stored.facts.get("early") and self.num_steps == 0:
-            self._arm(stored)
             return
         self.from_cache = True
         self._start_job(lasting=stored.plan)
@@ -269,6 +266,7 @@ class Session:
         self.from_cache = self._unproven = True
         self.state = State.ACTIVE
         self.activated_at_step = 0
+        self._memory.empty_cache()
         self._figures.activated()
         self._announcer.active_from_store(stored.plan, stored.facts)
 
@@ -337,15 +335,15 @@ class Session:
         if not self._fits(plan):
             self._become_passive(f"the arena needs {arena} bytes, more than max_arena={self.config.max_arena}")
             return
-        saved = self._saving(arena)
+        saved = self._saving(arena, self._born_in_last_step())
         if saved is not None and saved <= 0:
             self._become_passive("an arena beside what earlier steps left behind would take "
                                  f"{-saved >> 20} MiB more than is reserved now; the next run starts with the plan")
             return
+        # The arena is taken at the first request of the next step: by then what ended with this one is freed, and the
+        # cache is flushed once more.
         self._memory.empty_cache()
-        if not self._engine.activate(plan, 0):
-            self._become_passive(f"the device has no room for an arena of {arena} bytes")
-            return
+        self._engine.arm(plan, 0)
         self._plan = plan
         self.state = State.ACTIVE
         self.activated_at_step = self.num_steps
@@ -353,10 +351,19 @@ class Session:
         self._figures.activated(plan_seconds=job.seconds)
         self._announcer.active(plan, job.num_events, job.seconds, saved)
 
-    def _saving(self, arena_bytes: int) -> int | None:
+    def _saving(self, arena_bytes: int, transient: frozenset[int] = frozenset()) -> int | None:
         """Reserved now, less what would be reserved after activation; None where nothing is ever reserved."""
         reserved = self._memory.reserved_bytes()
-        return None if reserved is None else reserved - self._memory.pinned_bytes() - arena_bytes
+        return None if reserved is None else reserved - self._memory.pinned_bytes(transient) - arena_bytes
+
+    def _born_in_last_step(self) -> frozenset[int]:
+        """Addresses given out in the step that has just ended: gradients and outputs, which the next one frees."""
+        if self._memory.reserved_bytes() is None:
+            return frozenset()
+        trace = self._engine.recorded()
+        begin = int(trace["step_begin"][-2])
+        is_birth = trace["event_size"][begin:] > 0
+        return frozenset(trace["event_address"][begin:][is_birth].tolist())
 
     def _watch(self) -> None:
         """After each served step: proves a plan of the store, and notices a run that has left its plan."""

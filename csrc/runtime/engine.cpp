@@ -11,6 +11,7 @@ namespace {
 constexpr Bytes kMaxRequest = Bytes{1} << 40;
 constexpr Bytes kSmallBytes = Bytes{1} << 20;
 constexpr std::size_t kPollsPerAllocation = 2;
+constexpr std::size_t kPollsPerBusySlot = 8;  // each asks the driver: about a microsecond
 constexpr Tick kUnforetoldLife = 256;  // taken for how long a request that nothing foretells will live, in ticks
 
 }  // namespace
@@ -93,7 +94,7 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   if (!place && !awaiting.empty() && !arena.planned().empty()) {
     const std::int64_t step = plan_step;
     const Bytes offset = slot.offset;
-    poll_some(lock, awaiting.size());
+    poll_some(lock, kPollsPerBusySlot);
     if (plan_step == step) place = arena.take_slot(offset, rounded);
   }
   if (place) return place;

@@ -4,6 +4,9 @@ namespace stalloc {
 
 void* SimulatedUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
+  // As on the device: an arena is taken instead of what the cache holds, not beside it.
+  constexpr Bytes kLargeExtent = Bytes{32} << 20;
+  if (size >= kLargeExtent) native_.empty_cache();
   SimulatedBlock* block = native_.allocate(size, stream);
   if (block == nullptr) return nullptr;
   // An address and nothing more: what is behind it is never read.

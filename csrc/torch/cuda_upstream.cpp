@@ -12,6 +12,7 @@ namespace {
 
 // Handles of another device's streams, and fences on them, carry that device plus one in the top byte.
 constexpr int kDeviceShift = 56;
+constexpr Bytes kLargeExtent = Bytes{32} << 20;  // below it a flush, which waits for the device, is not worth it
 constexpr std::uint64_t tag_of(c10::DeviceIndex device) noexcept {
   return (static_cast<std::uint64_t>(device) + 1) << kDeviceShift;
 }
@@ -38,6 +39,8 @@ void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
     // During a capture the memory would belong to the capture's pool. The engine asks again in a later step.
     if (size <= 0 || routes_.any_open() || !native_.isEnabled()) return nullptr;
     const c10::cuda::CUDAGuard guard(device_);
+    // An arena is taken instead of what the cache holds, not beside it. What ended with the last step is cached now.
+    if (size >= kLargeExtent && !has_cached_block(native_, device_, size)) native_.emptyCache({0, 0});
     if (!make_room(size)) return nullptr;
     if (before_extent_) before_extent_();
     void* base = native_.raw_alloc_with_stream(static_cast<std::size_t>(size), cuda_stream(stream));
