@@ -20,6 +20,8 @@ constexpr double kRetryShare = 8;
 // The first answer looks at these capacities over the goal: nothing to spare, then a little.
 constexpr double kFirstSlacks[] = {0.0, 0.001, 0.01};
 
+constexpr std::size_t kMaxItemsByBestFit = 20000;  // it is quadratic in what lives at once
+
 double area_unplaced(const Problem& problem, const Offsets& offsets) {
   double area = 0;
   for (ItemIndex i = 0; i < problem.num_movable; ++i) {
@@ -71,6 +73,14 @@ void ComponentSearch::find_first_answer() {
     AttemptResult result = place_with(styles, capacity, partial);
     keep_better(result);
   }
+  // Around fixed items the walk is blind to what comes later; plain best fit by size is another opinion.
+  const bool has_fixed = !component_.problem.fixed_offsets.empty();
+  if (is_done() || !has_fixed || component_.problem.items.size() > kMaxItemsByBestFit) return;
+  AttemptResult result;
+  result.offsets = unplaced_offsets(component_.problem);
+  place_rest(component_.problem, result.offsets);
+  result.peak = peak_of(component_.problem, result.offsets);
+  keep_better(result);
 }
 
 // The favourite, the favourite with noise, another way to stack, and anything.
