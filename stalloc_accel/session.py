@@ -33,6 +33,8 @@ _MIN_AGREEMENT = 0.95  # of a recorded step with the plan
 _MIN_HIT_RATE = 0.9  # of the first repeating step with a plan from the store
 _MAX_ATTEMPTS = 4  # plans made before we give up
 _MAX_BAD_STEPS = 8  # in a row with less than half of the requests served from their slots
+_REFINE_S = 4.0  # for placing the next run's plan better, beside the training
+_GOOD_RATIO = 1.0005  # of arena to lower bound: no refining
 _PLANNER_WAIT_S = 2.0  # in all, at boundaries, where steps are shorter than planning
 
 
@@ -82,6 +84,7 @@ class Session:
         self._launch_key: Any = None
         self._job: PlanJob | None = None
         self._resize: ResizeJob | None = None
+        self._refine: ResizeJob | None = None
         self._plan: Plan | None = None  # the one that is served
         self._lasting: Plan | None = None  # its like in the store, from the first event on
         self._candidate_key: Any = None  # of the plan that was armed before the model was known
@@ -152,6 +155,7 @@ class Session:
         now = time.perf_counter()
         self._step_seconds, self._step_began = now - self._step_began, now
         self._figures.step_ended()
+        self._keep_refined()
         if self.state is State.RECORDING:
             self._consider_planning()
         elif self.state is State.PLANNING:
@@ -174,10 +178,11 @@ class Session:
         self._closed = True
         if self._job is not None:
             self._job.cancel()
-        for thread in (self._job, self._resize):
+        for thread in (self._job, self._resize, self._refine):
             # A thread inside our C++ code when the interpreter goes away would end the process; its deadline is short.
             if thread is not None:
                 thread.join()
+        self._keep_refined()
         if self._engine is None:
             return
         figures = self.figures()
@@ -304,6 +309,7 @@ class Session:
             self._lasting = job.lasting
             if not self.from_cache:
                 self._keep({"num_events": job.num_events, "plan_seconds": round(job.seconds, 4)})
+                self._start_refining()
             self._activate(job)
 
     def _has_ended(self, thread: PlanJob | ResizeJob) -> bool:
@@ -328,6 +334,22 @@ class Session:
         key = self.key or self._launch_key  # a bare loop that named no model
         if self._store.put(key, self._lasting, {"early": self._is_early, **facts}):
             self._store.link(self._launch_key, key)
+
+    def _start_refining(self) -> None:
+        """This run's plan had to be ready at once. The next run's may take longer."""
+        if int(self._lasting["arena_bytes"].sum()) > _GOOD_RATIO * int(self._lasting["lower_bound_bytes"].sum()):
+            self._refine = ResizeJob(self._engine, lasting=self._lasting, current=None,
+                                     variable_bytes=self._lasting["variable_bytes"].tolist(), deadline_s=_REFINE_S)
+            self._refine.start()
+
+    def _keep_refined(self) -> None:
+        if self._refine is None or self._refine.is_alive():
+            return
+        job, self._refine = self._refine, None
+        is_same = job.variable_bytes == self._lasting["variable_bytes"].tolist()  # else it was resized meanwhile
+        if job.error is None and is_same and job.lasting["arena_bytes"].sum() < self._lasting["arena_bytes"].sum():
+            self._lasting = job.lasting
+            self._keep({})
 
     def _activate(self, job: PlanJob) -> None:
         plan = job.current
