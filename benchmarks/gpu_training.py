@@ -142,6 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker", choices=sorted(WORKLOADS))
     parser.add_argument("--workloads", default="dense,dense_ckpt,dense_var,zero3_ckpt")
+    parser.add_argument("--allocators", default=",".join(ALLOCATORS))
     parser.add_argument("--memcheck", action="store_true", help="also run the tiny workload under compute-sanitizer")
     parser.add_argument("--out", type=Path, default=Path("gpu_training.json"))
     args = parser.parse_args()
@@ -152,17 +153,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         for workload in args.workloads.split(","):
             results[workload] = {}
-            for allocator in ALLOCATORS:
+            for allocator in args.allocators.split(","):
                 result = measure(workload, allocator, Path(name))
                 results[workload][allocator] = result
-                print(row(workload, allocator, result, results[workload]["native"]), flush=True)
+                print(row(workload, allocator, result, results[workload].get("native", {})), flush=True)
                 for line in result["log"] if isinstance(result["log"], list) else []:
                     print("    " + line[:200], flush=True)
                 args.out.write_text(json.dumps(results, indent=1))
         if args.memcheck:
-            result = measure("tiny", "first", Path(name), ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all"])
+            measure("tiny", "first", Path(name))
+            result = measure("tiny", "second", Path(name), ["compute-sanitizer", "--tool", "memcheck"])
             results["memcheck"] = result
-            print("memcheck", [line for line in result["log"] if "ERROR SUMMARY" in line] or result["log"], result.get("summary", {}).get("state"))
+            print("memcheck", [line for line in result["log"] if "ERROR SUMMARY" in line] or result["log"], result.get("summary", {}).get("state"),
+                  "hits", result.get("summary", {}).get("hit_rate"))
             args.out.write_text(json.dumps(results, indent=1))
     return 0
 
