@@ -51,6 +51,7 @@ _RANK_HOOKS = {
     "accelerate.utils.dataclasses": ("deepspeed", "hook_accelerate_plugin"),
     "deepspeed.runtime.config": ("deepspeed", "hook_config"),
     "deepspeed.runtime.engine": ("deepspeed", "hook_engine"),
+    "deepspeed.runtime.pipe.engine": ("deepspeed", "hook_pipeline_engine"),
     "transformers.trainer": ("trainer", "hook_trainer"),
 }
 

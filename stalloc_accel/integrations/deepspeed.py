@@ -30,9 +30,14 @@ def hook_accelerate_plugin(module: Any) -> None:
 
 
 def hook_engine(module: Any) -> None:
-    """Hooks deepspeed.runtime.engine; PipelineEngine and the others inherit both methods."""
+    """Hooks deepspeed.runtime.engine; the other engines inherit both methods."""
     if doors.wrap_method(_DOOR, module.DeepSpeedEngine, "_take_model_step", _take_model_step):
         doors.wrap_method(_DOOR, module.DeepSpeedEngine, "__init__", _engine_init)
+
+
+def hook_pipeline_engine(module: Any) -> None:
+    """Hooks deepspeed.runtime.pipe.engine, whose engine knows its stage only when its own construction is over."""
+    doors.wrap_method(_DOOR, module.PipelineEngine, "__init__", _pipeline_init)
 
 
 def hook_runner(module: Any) -> None:
@@ -81,6 +86,16 @@ def _engine_init(original: Callable[..., None], engine: Any, *args: Any, **kwarg
     # By now the configuration is parsed; this catches versions where its own hook found nothing to wrap.
     _offer_from(getattr(kwargs.get("config_class"), "_param_dict", None), "DeepSpeed configuration")
     original(engine, *args, **kwargs)
+    if not any(base.__name__ == "PipelineEngine" for base in type(engine).__mro__):
+        _attach_if_asked(engine)
+
+
+def _pipeline_init(original: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
+    original(engine, *args, **kwargs)
+    _attach_if_asked(engine)
+
+
+def _attach_if_asked(engine: Any) -> None:
     if doors.session() is not None:
         doors.attempt(_DOOR, _attach, engine)
 
