@@ -29,7 +29,9 @@ for command in ("launch", "env", "test", "config", "config update", "config defa
     sys.argv = ["accelerate", *command.split(), "--config", yaml_file, *(["train.py"] if command == "launch" else [])]
     parsed = []
     original = argparse.ArgumentParser.parse_args
-    argparse.ArgumentParser.parse_args = lambda self, *a, **k: parsed.append(original(self)) or argparse.Namespace()
+    argparse.ArgumentParser.parse_args = (
+        lambda self, *a, parsed=parsed, original=original, **k: parsed.append(original(self)) or argparse.Namespace()
+    )
     try:
         accelerate_cli.main()
     except SystemExit:
