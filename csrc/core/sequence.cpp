@@ -34,13 +34,17 @@ void SequenceMatcher::begin(const Sequence* sequence, const Bytes* expected) noe
   expected_ = expected;
   cursor_ = 0;
   num_skipped_ = 0;
+  num_misses_ = 0;
   recent_.fill(0);
 }
 
 std::int64_t SequenceMatcher::match_elsewhere(Bytes size) noexcept {
   std::int64_t position = match_skipped(size);
   if (position == kNoPosition) position = match_ahead(size);
-  if (position == kNoPosition) position = match_gram();
+  num_misses_ = position == kNoPosition ? num_misses_ + 1 : 0;
+  if (num_misses_ < Sequence::kGramLength) return position;
+  position = match_gram();
+  if (position != kNoPosition) num_misses_ = 0;
   return position;
 }
 

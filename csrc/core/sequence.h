@@ -36,7 +36,8 @@ class Sequence {
 };
 
 // Follows a sequence request by request. Goes by position; after a disagreement it looks among the positions
-// it skipped, then a little ahead, then for the last three sizes anywhere. A request that finds no position
+// it skipped, then a little ahead, then, when three in a row found nothing, for these three anywhere: steps with
+// accumulation repeat themselves, and a jump on less would leap over a whole micro-step. A request that finds no position
 // leaves the cursor where it is, so one extra or one missing request costs one fallback.
 class SequenceMatcher {
  public:
@@ -51,7 +52,10 @@ class SequenceMatcher {
   std::int64_t match(Bytes size, MayDefine may_define) noexcept {
     if (sequence_ == nullptr) return kNoPosition;
     recent_ = {recent_[1], recent_[2], size};
-    if (cursor_ < sequence_->length() && expected_[cursor_] == size) return cursor_++;
+    if (cursor_ < sequence_->length() && expected_[cursor_] == size) {
+      num_misses_ = 0;
+      return cursor_++;
+    }
     for (std::int64_t at = cursor_; at < std::min(cursor_ + kDefinersAhead, sequence_->length()); ++at)
       if (expected_[at] == kAnySize && may_define(at)) return advance_to(at);
     return match_elsewhere(size);
@@ -73,6 +77,7 @@ class SequenceMatcher {
   std::int64_t cursor_ = 0;
   std::array<std::int64_t, kMaxSkipped> skipped_{};  // positions passed over and not given yet, oldest first
   std::size_t num_skipped_ = 0;
+  std::size_t num_misses_ = 0;  // requests in a row that found no position
   std::array<Bytes, Sequence::kGramLength> recent_{};  // the last sizes asked for, newest last
 };
 
