@@ -42,7 +42,6 @@ def train(args) -> None:
                 save_strategy="no",
                 report_to=[],
                 disable_tqdm=True,
-                logging_steps=5,
                 dataloader_pin_memory=False,
             ),
             train_dataset=RandomTokens(
