@@ -97,6 +97,7 @@ class Session:
         self._step_began = time.perf_counter()
         self._is_early = False
         self._closed = False
+        self._has_failed = False  # an error of ours: told once, and no more is tried
 
     # --- what hosts and users call ---
 
@@ -149,7 +150,7 @@ class Session:
     def step(self, kind: str = "bare") -> None:
         """The boundary after one update of the parameters."""
         self.claim_boundary(kind)
-        if kind != self._kind or self._engine is None or self._closed:
+        if kind != self._kind or self._engine is None or self._closed or self._has_failed:
             return
         self.num_steps = self._engine.end_step()
         now = time.perf_counter()
@@ -455,6 +456,9 @@ class Session:
 
     def _fail(self, error: Exception) -> None:
         """An error of ours. Nothing here may raise."""
+        if self._has_failed:
+            return
+        self._has_failed = True
         self.reason = f"internal error: {type(error).__name__}: {error}"
         self.state = State.PASSIVE
         try:
