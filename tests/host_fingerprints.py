@@ -72,8 +72,8 @@ def deepspeed_map(settings, micro_batch=1, accumulation=1):
     config = {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation,
               "bf16": {"enabled": True},
               # The default buckets are a gigabyte each, which takes seconds to fill.
-              "zero_optimization": {"reduce_bucket_size": 2000, "allgather_bucket_size": 2000, **settings} "zero_allow_untested_optimizer": True,
-              "stalloc": {"enabled": True}}
+              "zero_optimization": {"reduce_bucket_size": 2000, "allgather_bucket_size": 2000, **settings},
+              "zero_allow_untested_optimizer": True, "stalloc": {"enabled": True}}
     model = llama()
     engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=config)
     return {**fingerprint.model_fields(engine), **fingerprint.deepspeed_fields(engine)}
