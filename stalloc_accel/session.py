@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from stalloc_accel import environment
+from stalloc_accel.activation import Activation
 from stalloc_accel.announcer import Announcer
 from stalloc_accel.config import Source, StallocConfig, merge
 from stalloc_accel.errors import BuildError, ConfigError, describe
@@ -33,8 +34,6 @@ _MIN_AGREEMENT = 0.95  # of a recorded step with the plan
 _MIN_HIT_RATE = 0.9  # of the first repeating step with a plan from the store
 _MAX_ATTEMPTS = 4  # plans made before we give up
 _MAX_BAD_STEPS = 8  # in a row with less than half of the requests served from their slots
-_REFINE_S = 4.0  # for placing the next run's plan better, beside the training
-_GOOD_RATIO = 1.0005  # of arena to lower bound: no refining
 _PLANNER_WAIT_S = 2.0  # in all, at boundaries, where steps are shorter than planning
 
 
@@ -83,10 +82,7 @@ class Session:
         self._store: Any = None
         self._launch_key: Any = None
         self._job: PlanJob | None = None
-        self._resize: ResizeJob | None = None
-        self._refine: ResizeJob | None = None
-        self._plan: Plan | None = None  # the one that is served
-        self._lasting: Plan | None = None  # its like in the store, from the first event on
+        self._activation: Activation | None = None
         self._candidate_key: Any = None  # of the plan that was armed before the model was known
         self._unproven = False  # a plan of the store that has not served a repeating step yet
         self._kind: str | None = None
@@ -122,6 +118,7 @@ class Session:
             return
         self._engine.start_recording(_RECORDED_EVENTS)
         self._figures = Figures(self, self._engine, self._memory)
+        self._activation = Activation(self, self._engine, self._memory, self._keep)
         self.state = State.RECORDING
         self._open_store()
         if self._store is not None and not self._arm_candidate():
@@ -156,7 +153,7 @@ class Session:
         now = time.perf_counter()
         self._step_seconds, self._step_began = now - self._step_began, now
         self._figures.step_ended()
-        self._keep_refined()
+        self._activation.keep_refined()
         if self.state is State.RECORDING:
             self._consider_planning()
         elif self.state is State.PLANNING:
@@ -179,13 +176,12 @@ class Session:
         self._closed = True
         if self._job is not None:
             self._job.cancel()
-        for thread in (self._job, self._resize, self._refine):
             # A thread inside our C++ code when the interpreter goes away would end the process; its deadline is short.
-            if thread is not None:
-                thread.join()
-        self._keep_refined()
-        if self._engine is None:
+            self._job.join()
+        if self._activation is None:
             return
+        self._activation.join()
+        self._activation.keep_refined()
         figures = self.figures()
         self._engine.stop_recording()
         self._announcer.summary(figures, self.reason)
@@ -203,7 +199,7 @@ class Session:
 
     @property
     def served_plan(self) -> Plan | None:
-        return self._plan
+        return self._activation.served if self._activation is not None else None
 
     def reconfigure(self, config: StallocConfig) -> None:
         """Takes settings that were found later than the first ones."""
@@ -252,7 +248,7 @@ class Session:
     def _arm_candidate(self) -> bool:
         """Before the model exists: the plan that the same command left behind, if there is one."""
         found = self._store.candidate(self._launch_key)
-        if found is None or found[1].facts.get("early") != self._is_early or not self._fits(found[1].plan):
+        if found is None or found[1].facts.get("early") != self._is_early or not self._activation.fits(found[1].plan):
             return False
         self._candidate_key, stored = found
         self._arm(stored)
@@ -261,25 +257,18 @@ class Session:
     def _use_stored(self) -> None:
         """The plan of the model's key, made by another command: what it has for a run that is under way."""
         stored = self._store.get(self.key)
-        if stored is None or not self._fits(stored.plan):
+        if stored is None or not self._activation.fits(stored.plan):
             return
         self.from_cache = True
         self._start_job(lasting=stored.plan)
 
     def _arm(self, stored: Any) -> None:
-        self._engine.arm(stored.plan, 0)
-        self._plan = self._lasting = stored.plan
+        self._activation.arm_stored(stored.plan)
         self.from_cache = self._unproven = True
         self.state = State.ACTIVE
         self.activated_at_step = 0
-        self._memory.empty_cache()
         self._figures.activated()
         self._announcer.active_from_store(stored.plan, stored.facts)
-
-    def _fits(self, plan: Plan) -> bool:
-        total = self._memory.total_bytes() if isinstance(self.config.max_arena, float) else 0
-        limit = self.config.max_arena_bytes(total or 0)
-        return limit is None or int(plan["arena_bytes"].sum()) <= limit
 
     # --- the state machine ---
 
@@ -291,15 +280,14 @@ class Session:
 
     def _start_job(self, lasting: Plan | None = None) -> None:
         self._attempts += 1
-        deadline_s = min(max(self._step_seconds, 0.2), 5.0)
-        self._job = PlanJob(self._engine, deadline_s=deadline_s, num_unsettled=self.config.skip_steps, lasting=lasting)
+        self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting)
         self._job.start()
         self.state = State.PLANNING
 
     def _consider_activation(self) -> None:
         job = self._job
         job.step_ended()
-        if not self._has_ended(job):
+        if not self.has_ended(job):
             return
         self._job = None
         if job.error is not None:
@@ -307,13 +295,17 @@ class Session:
         elif job.agreement < _MIN_AGREEMENT:
             self._retry(job)
         else:
-            self._lasting = job.lasting
+            self._activation.lasting = job.lasting
             if not self.from_cache:
-                self._keep({"num_events": job.num_events, "plan_seconds": round(job.seconds, 4)})
-                self._start_refining()
+                self._keep(job.lasting, {"num_events": job.num_events, "plan_seconds": round(job.seconds, 4)})
+                self._activation.start_refining()
             self._activate(job)
 
-    def _has_ended(self, thread: PlanJob | ResizeJob) -> bool:
+    def planning_s(self) -> float:
+        """How long a planner may search beside the training: about a step."""
+        return min(max(self._step_seconds, 0.2), 5.0)
+
+    def has_ended(self, thread: PlanJob | ResizeJob) -> bool:
         """Waits a little where steps are shorter than planning, in all no more than _PLANNER_WAIT_S a run."""
         began = time.perf_counter()
         thread.join(max(self._wait_left_s, 0.0))
@@ -328,72 +320,32 @@ class Session:
             return
         self._become_passive(f"steps differ too much to be planned: {job.agreement:.0%} of the last one was foretold")
 
-    def _keep(self, facts: Mapping[str, Any]) -> None:
-        """Puts the lasting plan into the store, for the next run."""
+    def _keep(self, lasting: Plan, facts: Mapping[str, Any]) -> None:
+        """Puts a lasting plan into the store, for the next run."""
         if self._store is None:
             return
         key = self.key or self._launch_key  # a bare loop that named no model
-        if self._store.put(key, self._lasting, {"early": self._is_early, **facts}):
+        if self._store.put(key, lasting, {"early": self._is_early, **facts}):
             self._store.link(self._launch_key, key)
 
-    def _start_refining(self) -> None:
-        """This run's plan had to be ready at once. The next run's may take longer."""
-        if int(self._lasting["arena_bytes"].sum()) > _GOOD_RATIO * int(self._lasting["lower_bound_bytes"].sum()):
-            self._refine = ResizeJob(self._engine, lasting=self._lasting, current=None,
-                                     variable_bytes=self._lasting["variable_bytes"].tolist(), deadline_s=_REFINE_S)
-            self._refine.start()
-
-    def _keep_refined(self) -> None:
-        if self._refine is None or self._refine.is_alive():
-            return
-        job, self._refine = self._refine, None
-        is_same = job.variable_bytes == self._lasting["variable_bytes"].tolist()  # else it was resized meanwhile
-        if job.error is None and is_same and job.lasting["arena_bytes"].sum() < self._lasting["arena_bytes"].sum():
-            self._lasting = job.lasting
-            self._keep({})
-
     def _activate(self, job: PlanJob) -> None:
-        plan = job.current
-        arena = int(plan["arena_bytes"].sum())
-        if not self._fits(plan):
-            self._become_passive(f"the arena needs {arena} bytes, more than max_arena={self.config.max_arena}")
+        refusal = self._activation.refusal(job.current)
+        if refusal:
+            self._become_passive(refusal)
             return
-        saved = self._saving(arena, self._born_in_last_step())
-        if saved is not None and saved <= 0:
-            self._become_passive("an arena beside what earlier steps left behind would take "
-                                 f"{-saved >> 20} MiB more than is reserved now; the next run starts with the plan")
-            return
-        # The arena is taken at the first request of the next step: by then what ended with this one is freed, and the
-        # cache is flushed once more.
-        self._memory.empty_cache()
-        self._engine.arm(plan, 0)
-        self._plan = plan
+        saved = self._activation.take(job)
         self.state = State.ACTIVE
         self.activated_at_step = self.num_steps
         self._engine.stop_recording()
         self._figures.activated(plan_seconds=job.seconds)
-        self._announcer.active(plan, job.num_events, job.seconds, saved)
-
-    def _saving(self, arena_bytes: int, transient: frozenset[int] = frozenset()) -> int | None:
-        """Reserved now, less what would be reserved after activation; None where nothing is ever reserved."""
-        reserved = self._memory.reserved_bytes()
-        return None if reserved is None else reserved - self._memory.pinned_bytes(transient) - arena_bytes
-
-    def _born_in_last_step(self) -> frozenset[int]:
-        """Addresses given out in the step that has just ended: gradients and outputs, which the next one frees."""
-        if self._memory.reserved_bytes() is None:
-            return frozenset()
-        trace = self._engine.recorded()
-        begin = int(trace["step_begin"][-2])
-        is_birth = trace["event_size"][begin:] > 0
-        return frozenset(trace["event_address"][begin:][is_birth].tolist())
+        self._announcer.active(job.current, job.num_events, job.seconds, saved)
 
     def _watch(self) -> None:
         """After each served step: proves a plan of the store, and notices a run that has left its plan."""
         hit_rate = self._figures.last_step_hit_rate()
         if hit_rate is None:
             return
-        if self._unproven and self.num_steps > self._plan["num_prologue"]:
+        if self._unproven and self.num_steps > self.served_plan["num_prologue"]:
             if hit_rate < _MIN_HIT_RATE:
                 self._drop(f"only {hit_rate:.0%} of a step was served as planned")
                 return
@@ -403,42 +355,15 @@ class Session:
         if self._bad_steps >= _MAX_BAD_STEPS:
             self._become_passive("the run no longer repeats the steps that were planned")
             return
-        self._consider_resizing()
-
-    def _consider_resizing(self) -> None:
-        """Longer batches than the plan was made for: the next one, and the next run, shall find room for them."""
-        if self._resize is None:
-            met = self._engine.variable_bytes()
-            planned = self._plan["variable_bytes"].tolist()
-            if any(seen > known for seen, known in zip(met, planned, strict=True)):
-                needed = [max(seen, known) for seen, known in zip(met, planned, strict=True)]
-                self._resize = ResizeJob(self._engine, lasting=self._lasting, current=self._plan, variable_bytes=needed,
-                                         deadline_s=min(max(self._step_seconds, 0.2), 5.0))
-                self._resize.start()
-            return
-        if not self._has_ended(self._resize):
-            return
-        job, self._resize = self._resize, None
-        if job.error is not None:
-            raise job.error
-        self._lasting = job.lasting
-        self._keep({})
-        growth = int((job.current["arena_bytes"] - self._plan["arena_bytes"]).clip(min=0).sum())
-        saved = self._saving(growth)
-        if (saved is not None and saved < 0) or not self._fits(job.current):
-            return
-        if growth > 0:
-            self._memory.empty_cache()
-        if self._engine.grow(job.current):
-            self._plan = job.current
-            self._announcer.grown(self._plan, growth)
+        growth = self._activation.consider_resizing()
+        if growth is not None:
+            self._announcer.grown(self.served_plan, growth)
 
     def _drop(self, reason: str) -> None:
         """A plan of the store that does not fit: profile anew. The recording has gone on since the start."""
         self._announcer.warn(f"The stored plan is not used: {reason}. Profiling anew.")
-        self._engine.deactivate()
-        self._engine.trim()
-        self._plan = self._candidate_key = None
+        self._activation.drop()
+        self._candidate_key = None
         self.from_cache = self._unproven = False
         self.activated_at_step = None
         self.state = State.RECORDING

@@ -1,0 +1,140 @@
+"""The plan that a session serves: whether an arena for it pays, taking it, and placing it anew beside the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from stalloc_accel.memory import DeviceMemory
+from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob
+
+if TYPE_CHECKING:
+    from stalloc_accel.session import Session
+
+_REFINE_S = 4.0  # for placing the next run's plan better, beside the training
+_GOOD_RATIO = 1.0005  # of arena to lower bound: no refining
+
+
+class Activation:
+    """Holds two plans: `served`, and `lasting`, its like in the store from the first event on. None until there is one."""
+
+    def __init__(self, session: Session, engine: Any, memory: DeviceMemory,
+                 keep: Callable[[Plan, Mapping[str, Any]], None]) -> None:
+        """`keep(lasting, facts)` puts a plan into the store."""
+        self._session = session
+        self._engine = engine
+        self._memory = memory
+        self._keep = keep
+        self._resize: ResizeJob | None = None
+        self._refine: ResizeJob | None = None
+        self.served: Plan | None = None
+        self.lasting: Plan | None = None
+
+    def arm_stored(self, plan: Plan) -> None:
+        """Serves a plan of the store from the first event on."""
+        self._engine.arm(plan, 0)
+        self.served = self.lasting = plan
+        self._memory.empty_cache()
+
+    def drop(self) -> None:
+        self._engine.deactivate()
+        self._engine.trim()
+        self.served = None
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether max_arena allows it."""
+        config = self._session.config
+        total = self._memory.total_bytes() if isinstance(config.max_arena, float) else 0
+        limit = config.max_arena_bytes(total or 0)
+        return limit is None or int(plan["arena_bytes"].sum()) <= limit
+
+    def refusal(self, plan: Plan) -> str:
+        """Why an arena for `plan` would not pay now; empty where it does."""
+        arena = int(plan["arena_bytes"].sum())
+        if not self.fits(plan):
+            return f"the arena needs {arena} bytes, more than max_arena={self._session.config.max_arena}"
+        saved = self.saving(arena, self._born_in_last_step())
+        if saved is None or saved > 0:
+            return ""
+        return ("an arena beside what earlier steps left behind would take "
+                f"{-saved >> 20} MiB more than is reserved now; the next run starts with the plan")
+
+    def take(self, job: PlanJob) -> int | None:
+        """Serves the plan of a job that has ended. Bytes saved; None where nothing is ever reserved."""
+        saved = self.saving(int(job.current["arena_bytes"].sum()), self._born_in_last_step())
+        # The arena is taken at the first request of the next step: by then what ended with this one is freed, and the
+        # cache is flushed once more.
+        self._memory.empty_cache()
+        self._engine.arm(job.current, 0)
+        self.served = job.current
+        return saved
+
+    def saving(self, arena_bytes: int, transient: frozenset[int] = frozenset()) -> int | None:
+        """Reserved now, less what would be reserved with so much more arena; None where nothing is ever reserved."""
+        reserved = self._memory.reserved_bytes()
+        return None if reserved is None else reserved - self._memory.pinned_bytes(transient) - arena_bytes
+
+    def _born_in_last_step(self) -> frozenset[int]:
+        """Addresses given out in the step that has just ended: gradients and outputs, which the next one frees."""
+        if self._memory.reserved_bytes() is None:
+            return frozenset()
+        trace = self._engine.recorded()
+        begin = int(trace["step_begin"][-2])
+        is_birth = trace["event_size"][begin:] > 0
+        return frozenset(trace["event_address"][begin:][is_birth].tolist())
+
+    # --- beside the training ---
+
+    def join(self) -> None:
+        """Waits for the threads: their deadlines are short."""
+        for thread in (self._resize, self._refine):
+            if thread is not None:
+                thread.join()
+
+    def start_refining(self) -> None:
+        """This run's plan had to be ready at once. The next run's may take longer."""
+        if int(self.lasting["arena_bytes"].sum()) > _GOOD_RATIO * int(self.lasting["lower_bound_bytes"].sum()):
+            self._refine = ResizeJob(self._engine, lasting=self.lasting, current=None,
+                                     variable_bytes=self.lasting["variable_bytes"].tolist(), deadline_s=_REFINE_S)
+            self._refine.start()
+
+    def keep_refined(self) -> None:
+        if self._refine is None or self._refine.is_alive():
+            return
+        job, self._refine = self._refine, None
+        is_same = job.variable_bytes == self.lasting["variable_bytes"].tolist()  # else it was resized meanwhile
+        if job.error is None and is_same and job.lasting["arena_bytes"].sum() < self.lasting["arena_bytes"].sum():
+            self.lasting = job.lasting
+            self._keep(self.lasting, {})
+
+    def consider_resizing(self) -> int | None:
+        """Longer batches than the plan was made for: the next one, and the next run, shall find room for them.
+
+        Returns the bytes by which the arena has grown; None where it has not.
+        """
+        if self._resize is None:
+            met = self._engine.variable_bytes()
+            planned = self.served["variable_bytes"].tolist()
+            if any(seen > known for seen, known in zip(met, planned, strict=True)):
+                needed = [max(seen, known) for seen, known in zip(met, planned, strict=True)]
+                self._resize = ResizeJob(self._engine, lasting=self.lasting, current=self.served, variable_bytes=needed,
+                                         deadline_s=self._session.planning_s())
+                self._resize.start()
+            return None
+        if not self._session.has_ended(self._resize):
+            return None
+        job, self._resize = self._resize, None
+        if job.error is not None:
+            raise job.error
+        self.lasting = job.lasting
+        self._keep(self.lasting, {})
+        growth = int((job.current["arena_bytes"] - self.served["arena_bytes"]).clip(min=0).sum())
+        saved = self.saving(growth)
+        if (saved is not None and saved < 0) or not self.fits(job.current):
+            return None
+        if growth > 0:
+            self._memory.empty_cache()
+        if not self._engine.grow(job.current):
+            return None
+        self.served = job.current
+        return growth
