@@ -111,7 +111,7 @@ def test_public_snapshots_leave_no_free_unexplained():
 
 class Evil:
     def __reduce__(self):
-        return os.system, ("echo broken > /tmp/broken",)
+        return os.system, ("exit 1",)
 
 
 def cyclic() -> dict:
@@ -151,6 +151,9 @@ HOSTILE = {
     "a stack without end": b"\x80\x04" + b"(" * 100_000 + b".",
     "pops without pushes": b"\x80\x040000.",
     "a dict with a key alone": b"\x80\x04}(K\x01u.",
+    "an item set below a mark": b"\x80\x04}](K\x01K\x01K\x01K\x01K\x01e\x94h\x00(se.",
+    "a pool of many numbers": pickle.dumps(snapshot_of([], [segment(0, MIB, [], segment_pool_id=tuple(range(1000)))])),
+    "one segment named two million times": pickle.dumps([segment(0, MIB, [])] * 2_000_000),
 }
 
 
@@ -168,6 +171,14 @@ def test_a_cyclic_structure_is_walked_once(tmp_path):
     path = write(tmp_path / "s.pickle", cyclic())
     with pytest.raises(SnapshotError):
         read_snapshot(path)
+
+
+def test_a_deep_stack_that_all_events_share_is_walked_once(tmp_path):
+    shared = event(frames=[FRAMES[0]] * 200_000) * 200_000
+    path = write(tmp_path / "s.pickle", snapshot_of(shared))
+    began = time.perf_counter()
+    assert set(one_device(path).history.stack.tolist()) == {0}
+    assert time.perf_counter() - began < 10
 
 
 def test_depth_costs_nothing(tmp_path):
