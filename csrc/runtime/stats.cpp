@@ -11,7 +11,6 @@ const char* fallback_name(Fallback reason) noexcept {
     case Fallback::kUnknownStream: return "unknown_stream";
     case Fallback::kNoExtent: return "no_extent";
     case Fallback::kTableFull: return "table_full";
-    case Fallback::kBypassed: return "bypassed";
     case Fallback::kNumReasons: break;
   }
   return "none";

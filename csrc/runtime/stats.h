@@ -17,7 +17,6 @@ enum class Fallback : int {
   kUnknownStream,   // the plan has no arena for this stream
   kNoExtent,        // the upstream had no room for the arena
   kTableFull,       // more blocks than the arena can keep account of
-  kBypassed,        // the caller kept it upstream: capture, memory pool
   kNumReasons,
 };
 const char* fallback_name(Fallback reason) noexcept;
