@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch.utils.data import DataLoader
 
-from data import RandomTokens
+from data import tokens_for
 from losses import LossFile
 from models import llama
 from options import parse
@@ -22,9 +22,7 @@ def train(args) -> None:
         model = llama(args.size).to(device)
         session.attach(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        data = RandomTokens(
-            num_samples=args.batch * args.steps, length=args.length, vocab_size=model.config.vocab_size
-        )
+        data = tokens_for(model, args, args.steps)
         losses = LossFile(args.losses)
         for batch in DataLoader(data, batch_size=args.batch):
             loss = model(**{name: tokens.to(device) for name, tokens in batch.items()}).loss

@@ -21,3 +21,7 @@ class RandomTokens(Dataset):
         generator = torch.Generator().manual_seed(index)
         tokens = torch.randint(self.vocab_size, (self.length,), generator=generator)
         return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+def tokens_for(model, args, num_batches: int) -> RandomTokens:
+    return RandomTokens(num_samples=args.batch * num_batches, length=args.length, vocab_size=model.config.vocab_size)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from data import RandomTokens
+from data import tokens_for
 from losses import LossFile
 from models import llama
 from options import parse
@@ -24,11 +24,7 @@ def train(args) -> None:
         args=args, model=model, model_parameters=[p for p in model.parameters() if p.requires_grad]
     )
     accumulation = engine.gradient_accumulation_steps()
-    data = RandomTokens(
-        num_samples=args.batch * args.steps * accumulation * engine.world_size,
-        length=args.length,
-        vocab_size=model.config.vocab_size,
-    )
+    data = tokens_for(model, args, args.steps * accumulation * engine.world_size)
     loader = DataLoader(data, batch_size=args.batch, sampler=DistributedSampler(data, shuffle=False))
     losses = LossFile(args.losses)
     for batch in loader:

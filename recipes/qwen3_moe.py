@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
-from data import RandomTokens
+from data import tokens_for
 from losses import LossFile
 from models import qwen3_moe
 from options import parse
@@ -18,11 +18,7 @@ from options import parse
 def train(args) -> None:
     accelerator = Accelerator()
     model = qwen3_moe(args.size, args.experts)
-    data = RandomTokens(
-        num_samples=args.batch * args.steps * accelerator.num_processes,
-        length=args.length,
-        vocab_size=model.config.vocab_size,
-    )
+    data = tokens_for(model, args, args.steps * accelerator.num_processes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=args.batch))
     losses = LossFile(args.losses)

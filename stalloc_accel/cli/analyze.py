@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from stalloc_accel.cli import _trace_file
 from stalloc_accel.errors import StallocError, describe
-
-EXIT_BAD_INPUT = 2
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,7 +17,7 @@ def add_parser(subparsers: Any) -> None:
         "analyze", help="explain a torch memory snapshot",
         description="Says whether a snapshot from torch.cuda.memory._dump_snapshot() shows fragmentation or memory that is "
                     "really in use, what holds it, and what helps.")
-    parser.add_argument("snapshot", metavar="SNAPSHOT", help="torch snapshot (gzip too), recording of ours, or STAlloc text trace")
+    _trace_file.add_argument(parser, "snapshot")
     parser.add_argument("--device", type=int, metavar="N", help="which device of a file with several (else the fullest)")
     parser.add_argument("--html", metavar="FILE", help="write a page with the picture of the memory; it needs no network")
     parser.add_argument("--export-snapshot", metavar="FILE", help="write a snapshot that pytorch.org/memory_viz reads")
@@ -29,8 +28,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         _analyze(args)
     except (StallocError, OSError) as error:
-        print(f"stalloc analyze: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return _trace_file.refuse("analyze", error)
     return 0
 
 

@@ -10,9 +10,9 @@ import sys
 import tempfile
 from typing import Any
 
+from stalloc_accel.cli import _trace_file
 from stalloc_accel.errors import StallocError, describe
 
-EXIT_BAD_INPUT = 2
 EXIT_UNSAFE = 3
 
 
@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
         "replay", help="measure an allocation trace offline",
         description="Replays a recorded history through models of torch's native allocator and of expandable segments, "
                     "and through our own engine over the first.")
-    parser.add_argument("trace", metavar="TRACE", help="torch snapshot (gzip too), recording of ours, or STAlloc text trace")
+    _trace_file.add_argument(parser, "trace")
     parser.add_argument("--marks", metavar="FILE", help="JSON list of event indices where steps begin (else they are found)")
     parser.add_argument("--policy", choices=("native", "expandable", "stalloc", "all"), default="all")
     parser.add_argument("--device", type=int, metavar="N", help="which device of a file with several (else the busiest)")
@@ -49,8 +49,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"stalloc replay: {error}", file=sys.stderr)
         return EXIT_UNSAFE
     except (StallocError, OSError) as error:
-        print(f"stalloc replay: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return _trace_file.refuse("replay", error)
     if args.json:
         print(json.dumps(result, indent=1))
     else:
