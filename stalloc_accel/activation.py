@@ -64,6 +64,7 @@ class Activation:
         saved = self.saving(int(job.current["arena_bytes"].sum()), self._born_in_last_step())
         # The arena is taken at the first request of the next step: by then what ended with this one is freed, and the
         # cache is flushed once more.
+        self._memory.use_expandable_segments(False)  # the arena needs none, and what is shared with others is in it
         self._memory.empty_cache()
         self._engine.arm(job.current, 0)
         self.served = job.current

@@ -79,6 +79,12 @@ class StallocConfig:
     """`audited` lets a stream reuse another stream's memory only in hosts whose use of streams was audited; `none` keeps
     every range with its stream."""
 
+    expandable_segments: str = "auto"
+    """`auto` lets torch take expandable segments while the first steps are recorded, and for the whole of a run that
+    cannot be planned: they hold less memory than torch's default. Not where the program has set expandable_segments
+    itself, opens a memory pool or captures a graph, on MIG instances, or where the system forbids sharing such memory
+    between processes. `off` never touches torch's setting."""
+
     backend: str = "auto"
     """Which allocator is served: `cuda`, `cpu`, or `auto` (cuda where there is a device, else cpu)."""
 
@@ -295,6 +301,7 @@ _CHECKS: dict[str, Any] = {
     "max_length": _integer(1, MAX_LENGTH, may_be_unset=True),
     "dynamic": _choice("auto", "off"),
     "handover": _choice("audited", "none"),
+    "expandable_segments": _choice("auto", "off"),
     "backend": _choice("auto", "cuda", "cpu"),
     "summary_file": _path,
     "log_level": _choice("debug", "info", "warning", "error"),

@@ -61,6 +61,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "max_length": _as_number,
     "dynamic": _as_text,
     "handover": _as_text,
+    "expandable_segments": _as_text,
     "backend": _as_text,
     "summary_file": _as_text,
     "log_level": _as_text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 
@@ -54,6 +55,9 @@ class DeviceMemory(Protocol):
 
     def empty_cache(self) -> None: ...
 
+    def use_expandable_segments(self, value: bool) -> None:
+        """On: memory is taken for expandable segments, where that breaks nothing. Off: as the program had it."""
+
 
 class CpuMemory:
     """Host memory: nothing is reserved, so there is nothing to compare and nothing to empty."""
@@ -88,17 +92,22 @@ class CpuMemory:
     def empty_cache(self) -> None:
         pass
 
+    def use_expandable_segments(self, value: bool) -> None:
+        pass
+
 
 class CudaMemory:
     """A CUDA device, read through torch's own statistics, which count served blocks as allocated."""
 
     backend = "cuda"
 
-    def __init__(self, device_index: int, engine: Any) -> None:
+    def __init__(self, device_index: int, module: Any) -> None:
+        """`module`: the extension, stalloc_accel._torch_cuda."""
         import torch
         self.device_index = device_index
         self._cuda = torch.cuda
-        self._engine = engine
+        self._module = module
+        self._engine = module.engine(device_index)
         self._start = Peaks(allocated_bytes=0, reserved_bytes=0)
         self._window = self._start
 
@@ -136,16 +145,39 @@ class CudaMemory:
         return self._cuda.memory_reserved(self.device_index)
 
     def pinned_bytes(self, transient: frozenset[int] = frozenset()) -> int:
-        return sum(segment["total_size"] for segment in self._cuda.memory_snapshot()
-                   if segment["device"] == self.device_index
-                   and any(block["state"] == "active_allocated" and block["address"] not in transient
-                           for block in segment["blocks"]))
+        return sum(_pinned_bytes(segment, transient) for segment in self._cuda.memory_snapshot()
+                   if segment["device"] == self.device_index)
 
     def total_bytes(self) -> int:
         return self._cuda.get_device_properties(self.device_index).total_memory
 
     def empty_cache(self) -> None:
         self._cuda.empty_cache()
+
+    def use_expandable_segments(self, value: bool) -> None:
+        if value:
+            self._module.turn_expandable_segments_on()
+        else:
+            self._module.turn_expandable_segments_off()
+
+
+_PAGE_BYTES = {"small": 2 << 20, "large": 20 << 20}  # of an expandable segment; mapped and unmapped as a whole
+
+
+def _pinned_bytes(segment: Mapping[str, Any], transient: frozenset[int]) -> int:
+    """What an empty_cache would leave of a segment of torch.cuda.memory_snapshot(): all, nothing, or some pages."""
+    live = [block for block in segment["blocks"]
+            if block["state"] == "active_allocated" and block["address"] not in transient]
+    if not segment.get("is_expandable"):
+        return segment["total_size"] if live else 0
+    page = _PAGE_BYTES[segment["segment_type"]]
+    num_pages, seen = 0, 0  # pages up to `seen` are counted; the blocks come by address
+    for block in live:
+        begin = block["address"] - segment["address"]
+        end = -(-(begin + block["size"]) // page)
+        num_pages += max(end - max(begin // page, seen), 0)
+        seen = max(end, seen)
+    return min(num_pages * page, segment["total_size"])
 
 
 def _larger(a: int | None, b: int | None) -> int | None:

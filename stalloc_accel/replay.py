@@ -203,6 +203,9 @@ class SimulatedMemory:
     def empty_cache(self) -> None:
         self._run.empty_cache()
 
+    def use_expandable_segments(self, value: bool) -> None:
+        self._run.use_expandable_segments(value)
+
 
 _LIMIT_STEP_BYTES = 2 << 20  # the driver's granularity
 

@@ -122,6 +122,7 @@ class Session:
         self.state = State.RECORDING
         self._open_store()
         if self._store is not None and not self._arm_candidate():
+            self._record_compactly()
             self._announcer.recording(self.config.skip_steps, self.config.profile_steps)
 
     @_harmless
@@ -166,6 +167,7 @@ class Session:
         """From now on torch's own allocator serves everything; what was served stays valid."""
         if self._engine is not None:
             self._engine.set_serve_gaps(False)
+            self._memory.use_expandable_segments(False)
         self._become_passive(reason)
 
     @_harmless
@@ -232,7 +234,7 @@ class Session:
             self._is_early = not torch.cuda.is_initialized()
             index = _cuda_device_index(self._is_early)
             self._engine = module.engine(index)
-            self._memory = CudaMemory(index, self._engine)
+            self._memory = CudaMemory(index, module)
         else:
             self._is_early = True
             self._engine = module.engine(0)
@@ -253,6 +255,11 @@ class Session:
         self._candidate_key, stored = found
         self._arm(stored)
         return True
+
+    def _record_compactly(self) -> None:
+        """What is born while we record stays where it is, beside the arena: expandable segments lose less around it."""
+        if self.config.expandable_segments == "auto":
+            self._memory.use_expandable_segments(True)
 
     def _use_stored(self) -> None:
         """The plan of the model's key, made by another command: what it has for a run that is under way."""
@@ -367,6 +374,7 @@ class Session:
         self.from_cache = self._unproven = False
         self.activated_at_step = None
         self.state = State.RECORDING
+        self._record_compactly()
 
     def _become_passive(self, reason: str) -> None:
         self.reason = reason
@@ -391,6 +399,7 @@ class Session:
                 self._engine.set_serve_gaps(False)
                 self._engine.deactivate()
                 self._engine.stop_recording()
+                self._memory.use_expandable_segments(False)
             self._announcer.failed(error)
         except Exception:  # noqa: BLE001 - nothing left to try; the native allocator serves in any case
             pass

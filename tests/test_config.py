@@ -83,8 +83,9 @@ def test_auto_is_refused_where_it_has_no_meaning(key):
     assert '"auto" has no meaning here' in refusal_of({key: "auto"})
 
 
-def test_auto_is_a_value_of_three_keys():
-    config = StallocConfig.from_mapping({"max_arena": "auto", "dynamic": "auto", "backend": "auto"}, "ds.json")
+def test_auto_is_a_value_of_four_keys():
+    config = StallocConfig.from_mapping({"max_arena": "auto", "dynamic": "auto", "expandable_segments": "auto",
+                                          "backend": "auto"}, "ds.json")
     assert config == StallocConfig()
 
 
@@ -178,7 +179,8 @@ def test_every_key_can_be_given_in_the_environment(tmp_path):
     given_variables = {
         "STALLOC_ENABLED": "1", "STALLOC_PROFILE_STEPS": "3", "STALLOC_SKIP_STEPS": "0", "STALLOC_CACHE_DIR": str(tmp_path),
         "STALLOC_CACHE": "readonly", "STALLOC_MAX_ARENA": "0.5", "STALLOC_MAX_LENGTH": "4096", "STALLOC_DYNAMIC": "off",
-        "STALLOC_HANDOVER": "none", "STALLOC_BACKEND": "cpu", "STALLOC_SUMMARY_FILE": "1", "STALLOC_LOG_LEVEL": "error",
+        "STALLOC_HANDOVER": "none", "STALLOC_EXPANDABLE_SEGMENTS": "off",
+        "STALLOC_BACKEND": "cpu", "STALLOC_SUMMARY_FILE": "1", "STALLOC_LOG_LEVEL": "error",
     }
     section = environment.section(given_variables)
     config = StallocConfig.from_mapping(section, "environment")

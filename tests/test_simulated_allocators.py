@@ -218,3 +218,34 @@ def test_half_a_million_events_replay_in_seconds():
     began = time.perf_counter()
     _core.replay(core, "native", {})
     assert time.perf_counter() - began < 2.0
+
+
+def test_the_setting_may_change_and_blocks_of_the_one_kind_never_serve_the_other():
+    history = History()
+    first = history.allocate(30 * MIB)
+    history.free(first)
+    history.allocate(30 * MIB)
+    run = _core.SimulatedRun(history.core(), {})
+    run.use_expandable_segments(True)
+    run.advance(2)
+    assert run.reserved_bytes == 40 * MIB  # two pages of 20
+    run.use_expandable_segments(False)
+    run.advance(history.core().num_events)
+    assert run.reserved_bytes == 70 * MIB
+    assert run.pinned_bytes == 30 * MIB
+    run.empty_cache()
+    assert run.reserved_bytes == 30 * MIB
+
+
+def test_pinned_pages_are_what_an_empty_cache_leaves():
+    history = History()
+    blocks = [history.allocate(size * MIB) for size in (1, 30, 3, 50, 7, 90, 2, 11)]
+    for block in blocks[1::2]:
+        history.free(block)
+    run = _core.SimulatedRun(history.core(), {})
+    run.use_expandable_segments(True)
+    run.advance(history.core().num_events)
+    pinned = run.pinned_bytes
+    assert 0 < pinned < run.reserved_bytes
+    run.empty_cache()
+    assert run.reserved_bytes == pinned

@@ -137,6 +137,7 @@ void bind_simulation(py::module_& m) {
       .def("advance", &SimulatedRun::advance, py::arg("end"), Unlocked())
       .def("finish", [](SimulatedRun& run) { return to_dict(run.finish()); })
       .def("empty_cache", &SimulatedRun::empty_cache)
+      .def("use_expandable_segments", &SimulatedRun::use_expandable_segments, py::arg("value"))
       .def_property_readonly("engine", &SimulatedRun::engine, py::return_value_policy::reference_internal)
       .def_property_readonly("offence", &SimulatedRun::offence)
       .def_property_readonly("allocated_bytes", &SimulatedRun::allocated_bytes)

@@ -126,6 +126,22 @@ void SimulatedExpandable::unmap_whole_pages(SimulatedBlock* block) {
   cache_.add_reserved(-bytes);
 }
 
+SimulatedExpandable::PageUse SimulatedExpandable::page_use() const {
+  PageUse use;
+  std::set<std::uint64_t> pages;  // by first address
+  for (const SimulatedBlock& block : cache_.blocks()) {
+    if (block.size == 0 || block.state == State::kCached || block.state == State::kUnmapped) continue;
+    use.live += block.size;
+    const auto page = static_cast<std::uint64_t>(page_size(block.small));
+    const std::uint64_t end = block.address + static_cast<std::uint64_t>(block.size);
+    std::uint64_t at = block.segment + (block.address - block.segment) / page * page;
+    for (; at < end; at += page) {
+      if (pages.insert(at).second) use.total += static_cast<Bytes>(page);
+    }
+  }
+  return use;
+}
+
 void SimulatedExpandable::reset_peaks() noexcept {
   CachingStats& stats = cache_.stats();
   stats.allocated_peak = stats.allocated;

@@ -25,6 +25,13 @@ class SimulatedExpandable {
   const CachingStats& stats() const noexcept { return cache_.stats(); }
   void reset_peaks() noexcept;
 
+  // Of the pages in which something lives.
+  struct PageUse {
+    Bytes total = 0;
+    Bytes live = 0;
+  };
+  PageUse page_use() const;
+
  private:
   struct AddressBefore {
     bool operator()(const SimulatedBlock* a, const SimulatedBlock* b) const noexcept { return a->address < b->address; }

@@ -34,19 +34,19 @@ SimulatedRun::~SimulatedRun() {
 }
 
 bool SimulatedRun::advance(std::int64_t end) {
-  const SimulatedNative& native = upstream_.native();
+  const SimulatedAllocator& torch = upstream_.torch();
   for (; next_ < std::min(end, trace_->num_events()) && died_at_ < 0 && offence_.empty(); ++next_) {
-    if (meter_.at_mark(next_)) meter_.close_span(allocated_bytes(), native.stats().reserved);
+    if (meter_.at_mark(next_)) meter_.close_span(allocated_bytes(), torch.stats().reserved);
     upstream_.streams().advance(next_);
     if (!step(trace_->events[static_cast<std::size_t>(next_)])) died_at_ = next_;
     if (offence_.empty()) offence_ = upstream_.offence();
-    meter_.observe(allocated_bytes(), native.stats().reserved);
+    meter_.observe(allocated_bytes(), torch.stats().reserved);
   }
   return died_at_ < 0 && offence_.empty();
 }
 
 ReplayResult SimulatedRun::finish() {
-  const CachingStats& stats = upstream_.native().stats();
+  const CachingStats stats = upstream_.torch().stats();
   if (meter_.at_mark(next_)) meter_.close_span(allocated_bytes(), stats.reserved);
   meter_.close_last_span();
   ReplayResult result = meter_.result();
@@ -57,7 +57,7 @@ ReplayResult SimulatedRun::finish() {
 }
 
 Bytes SimulatedRun::allocated_bytes() const noexcept {
-  return upstream_.native().stats().allocated - upstream_.extent_bytes() + engine_.served_bytes();
+  return upstream_.torch().stats().allocated - upstream_.extent_bytes() + engine_.served_bytes();
 }
 
 bool SimulatedRun::step(const ReplayEvent& event) {
@@ -78,7 +78,7 @@ bool SimulatedRun::step(const ReplayEvent& event) {
         meter_.add_rounded(-rounded_request(block.size));
         request_free(block, placed);
       }
-      if (placed.block != nullptr) upstream_.native().complete_free(placed.ticket);
+      if (placed.block != nullptr) upstream_.torch().complete_free(placed.ticket);
       return true;
     default:
       return true;
@@ -100,9 +100,9 @@ bool SimulatedRun::allocate(const ReplayBlock& block, Placed& placed) {
 
 // Before an out-of-memory error goes up, the arena gives back what it can.
 SimulatedBlock* SimulatedRun::allocate_upstream(const ReplayBlock& block) {
-  SimulatedBlock* found = upstream_.native().allocate(block.size, block.stream);
+  SimulatedBlock* found = upstream_.torch().allocate(block.size, block.stream);
   if (found != nullptr || engine_.trim(true) == 0) return found;
-  return upstream_.native().allocate(block.size, block.stream);
+  return upstream_.torch().allocate(block.size, block.stream);
 }
 
 void SimulatedRun::request_free(const ReplayBlock& block, Placed& placed) {
@@ -110,7 +110,7 @@ void SimulatedRun::request_free(const ReplayBlock& block, Placed& placed) {
   if (block.was_recorded()) engine_.record_stream(ptr, other_stream(block.stream));
   if (placed.served == nullptr) {
     engine_.note_upstream_free(ptr);
-    placed.ticket = upstream_.native().request_free(placed.block);
+    placed.ticket = upstream_.torch().request_free(placed.block);
     return;
   }
   upstream_.streams().release(reinterpret_cast<std::uint64_t>(ptr), block.done);
@@ -127,25 +127,16 @@ StreamHandle SimulatedRun::other_stream(StreamHandle stream) const noexcept {
   return kUnseenStream;
 }
 
-Bytes SimulatedRun::pinned_bytes() {
-  Bytes pinned = 0;
-  for (const SimulatedNative::SegmentView& segment : upstream_.native().segments()) {
-    if (segment.live > 0) pinned += segment.size;
-  }
-  return pinned - engine_.trimmable_bytes();
-}
+Bytes SimulatedRun::pinned_bytes() { return upstream_.torch().pinned().total - engine_.trimmable_bytes(); }
 
 Bytes SimulatedRun::stranded_bytes() {
-  Bytes stranded = 0;
-  for (const SimulatedNative::SegmentView& segment : upstream_.native().segments()) {
-    if (segment.live > 0) stranded += segment.size - segment.live;
-  }
-  return stranded;
+  const SimulatedAllocator::Pinned pinned = upstream_.torch().pinned();
+  return pinned.total - pinned.live;
 }
 
 void SimulatedRun::empty_cache() {
   engine_.trim();
-  upstream_.native().empty_cache();
+  upstream_.torch().empty_cache();
 }
 
 }  // namespace stalloc

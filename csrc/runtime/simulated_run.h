@@ -29,10 +29,11 @@ class SimulatedRun {
   const std::string& offence() const noexcept { return offence_; }  // empty: no byte was reused unsafely
 
   Bytes allocated_bytes() const noexcept;  // as the torch part reports: extents count by what is served
-  Bytes reserved_bytes() noexcept { return upstream_.native().stats().reserved; }
-  Bytes pinned_bytes();                    // of segments in which something lives, empty extents not counted
+  Bytes reserved_bytes() noexcept { return upstream_.torch().stats().reserved; }
+  Bytes pinned_bytes();                    // of segments and pages in which something lives, empty extents not counted
   Bytes stranded_bytes();                  // of these, what is free
   void empty_cache();
+  void use_expandable_segments(bool value) noexcept { upstream_.torch().use_expandable_segments(value); }
 
  private:
   struct Placed {

@@ -6,8 +6,8 @@ void* SimulatedUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   // As on the device: an arena is taken instead of what the cache holds, not beside it.
   constexpr Bytes kLargeExtent = Bytes{32} << 20;
-  if (size >= kLargeExtent) native_.empty_cache();
-  SimulatedBlock* block = native_.allocate(size, stream);
+  if (size >= kLargeExtent) torch_.empty_cache();
+  SimulatedBlock* block = torch_.allocate(size, stream);
   if (block == nullptr) return nullptr;
   // An address and nothing more: what is behind it is never read.
   void* extent = reinterpret_cast<void*>(block->address);
@@ -25,7 +25,7 @@ void SimulatedUpstream::deallocate(void* extent) noexcept {
   std::string found = streams_.forget(block->address, block->size);
   if (offence_.empty()) offence_ = std::move(found);
   extent_bytes_ -= block->size;
-  native_.complete_free(native_.request_free(block));
+  torch_.complete_free(torch_.request_free(block));
 }
 
 Fence SimulatedUpstream::record_fence(StreamHandle stream) noexcept {

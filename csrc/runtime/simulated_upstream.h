@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "runtime/simulated_native.h"
+#include "runtime/simulated_allocator.h"
 #include "runtime/simulated_streams.h"
 #include "runtime/upstream.h"
 
@@ -15,7 +15,7 @@ namespace stalloc {
 class SimulatedUpstream final : public Upstream {
  public:
   explicit SimulatedUpstream(Bytes limit_bytes = 0, const CachingOptions& options = {}, bool handover_audited = false)
-      : device_(limit_bytes), native_(device_, options), streams_(handover_audited) {}
+      : device_(limit_bytes), torch_(device_, options), streams_(handover_audited) {}
 
   void* allocate(Bytes size, StreamHandle stream) noexcept override;
   void deallocate(void* extent) noexcept override;
@@ -27,8 +27,8 @@ class SimulatedUpstream final : public Upstream {
 
   // For the one thread that replays; not while another uses the engine.
   SimulatedDevice& device() noexcept { return device_; }
-  SimulatedNative& native() noexcept { return native_; }
-  const SimulatedNative& native() const noexcept { return native_; }
+  SimulatedAllocator& torch() noexcept { return torch_; }
+  const SimulatedAllocator& torch() const noexcept { return torch_; }
   SimulatedStreams& streams() noexcept { return streams_; }
   Bytes extent_bytes() const noexcept { return extent_bytes_; }  // as the native allocator counts them
   const std::string& offence() const noexcept { return offence_; }  // an extent given back while in use
@@ -36,7 +36,7 @@ class SimulatedUpstream final : public Upstream {
  private:
   mutable std::mutex mutex_;  // guards all below
   SimulatedDevice device_;
-  SimulatedNative native_;
+  SimulatedAllocator torch_;
   SimulatedStreams streams_;
   std::unordered_map<void*, SimulatedBlock*> extents_;
   Bytes extent_bytes_ = 0;

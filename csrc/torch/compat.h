@@ -9,6 +9,7 @@
 //   2.14  supportsUserMetadata, annotateMemory
 #pragma once
 
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <memory>
@@ -84,6 +85,15 @@ inline native::SnapshotInfo take_snapshot(native::CUDAAllocator& allocator, Memp
 #else
   (void)with_traces;
   return allocator.snapshot(pool);
+#endif
+}
+
+// The text of the settings in force, as in PYTORCH_CUDA_ALLOC_CONF. native::setAllocatorSettings takes one.
+inline std::string allocator_settings() {
+#if STALLOC_TORCH_AT_LEAST(10)
+  return c10::CachingAllocator::AcceleratorAllocatorConfig::last_allocator_settings();
+#else
+  return native::CUDAAllocatorConfig::last_allocator_settings();
 #endif
 }
 

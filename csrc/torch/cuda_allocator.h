@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "torch/cuda_device.h"
+#include "torch/cuda_expandable.h"
 #include "torch/cuda_forwarding.h"
 #include "torch/cuda_pool_routes.h"
 
@@ -27,6 +28,7 @@ class CudaAllocator final : public ForwardingCudaAllocator {
 
   CudaDevice& device(c10::DeviceIndex index);  // throws Error when out of range
   native::CUDAAllocator& native() noexcept { return native_; }
+  CudaExpandable& expandable() noexcept { return expandable_; }
 
   // --- requests and frees: cuda_allocator.cpp ---
   c10::DataPtr allocate(std::size_t size_bytes) override;
@@ -95,6 +97,7 @@ class CudaAllocator final : public ForwardingCudaAllocator {
 
   const c10::DeleterFnPtr native_deleter_;
   CudaPoolRoutes routes_;
+  CudaExpandable expandable_;
   std::atomic<bool> enabled_{true};  // torch's own switch; off, nothing is cached and blocks have another deleter
   std::atomic<bool> has_one_device_{false};  // then the current one is known without asking, which takes 80 ns
   std::array<std::atomic<CudaDevice*>, kMaxDevices> devices_{};

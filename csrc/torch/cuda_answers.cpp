@@ -33,6 +33,7 @@ void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
 }
 
 native::ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
+  expandable_.allow_sharing();
   if (Engine* owner = ExtentTable::owner(ptr)) {
     if (const auto extent = device_of(*owner).upstream.extent_of(ptr)) {
       native::ShareableHandle handle = native_.shareIpcHandle(reinterpret_cast<void*>(extent->base));
@@ -132,6 +133,7 @@ STALLOC_SINCE_2_14(
 
 void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, MempoolId_t pool,
                                         std::function<bool(cudaStream_t)> filter) {
+  expandable_.forbid();
   // Ours first: from here on no event is touched, and the capture begins after this call.
   routes_.open(index, pool, filter);
   try {

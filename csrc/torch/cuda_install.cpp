@@ -83,6 +83,7 @@ CudaAllocator& CudaAllocator::install() {
 void CudaAllocator::init(int device_count) {
   native_.init(device_count);
   has_one_device_.store(device_count == 1);
+  expandable_.on_initialized();
 }
 
 void CudaAllocator::become_forked_child() noexcept {

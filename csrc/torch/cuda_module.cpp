@@ -46,6 +46,13 @@ PYBIND11_MODULE(_torch_cuda, m) {
         "Makes ours the allocator of torch's CUDA tensors, for the rest of the process. Idempotent; makes no CUDA call "
         "before torch has initialized CUDA. Raises ValueError, with nothing changed, where we have to stay off.");
   m.def("is_installed", [] { return CudaAllocator::installed() != nullptr; });
+  m.def("turn_expandable_segments_on", [] {
+    CudaAllocator& allocator = installed_allocator("turn_expandable_segments_on");
+    return allocator.expandable().turn_on(allocator.initialized());
+  }, "Sets torch's expandable_segments, now or when CUDA is initialized. Returns why not, empty where it does.");
+  m.def("turn_expandable_segments_off", [] {
+    installed_allocator("turn_expandable_segments_off").expandable().turn_off();
+  }, "Sets them back to what the program had.");
   m.def("engine", &installed_engine, py::arg("device_index"), py::return_value_policy::reference,
         "The engine of a device.");
   m.def("largest_cached_block", [](int device_index) {
