@@ -6,6 +6,7 @@
 #include "core/alignment.h"
 #include "core/sequence.h"
 #include "core/size_models.h"
+#include "core/step_values.h"
 
 namespace stalloc {
 namespace {
@@ -83,21 +84,28 @@ void match_two_steps(const Lifetimes& lifetimes, RoleIndex num_roles, Period& pe
   }
 }
 
-// Pairs the requests of one role by size. Sizes that vary all count as one, since their values are not known yet.
+// What the step asks for there; -1 where its variable's value is not known.
+Bytes expected_bytes(const PeriodBlock& block, const std::vector<Bytes>& values) {
+  if (block.model.variable == kNoVariable) return block.size > 0 ? block.size : -1;
+  const Bytes value = values[static_cast<std::size_t>(block.model.variable)];
+  return value > 0 ? block.model.bytes_at(value) : -1;
+}
+
+// Pairs the requests of one role by size. Sizes that are not known all count as one.
 void align_role(const Lifetimes& lifetimes, std::size_t begin, const Period& period, RoleIndex role,
-                std::vector<Tick>& aligned) {
+                const std::vector<Bytes>& values, std::vector<Tick>& aligned) {
   constexpr std::int64_t kVarying = -1;
   constexpr std::int64_t kMaxEdits = 6000;
   std::vector<std::int64_t> to;
   std::vector<Tick> to_tick;
-  std::unordered_set<Bytes> constants;
+  std::unordered_set<Bytes> known;
   bool varies = false;
   for (const PeriodBlock& block : period.blocks) {
     if (block.role != role) continue;
-    const bool is_constant = block.model.variable == kNoVariable && block.size > 0;
-    to.push_back(is_constant ? block.size : kVarying);
+    const Bytes size = expected_bytes(block, values);
+    to.push_back(size > 0 ? size : kVarying);
     to_tick.push_back(block.birth);
-    if (is_constant) constants.insert(block.size);
+    if (size > 0) known.insert(size);
     else varies = true;
   }
   std::vector<std::int64_t> from;
@@ -105,7 +113,7 @@ void align_role(const Lifetimes& lifetimes, std::size_t begin, const Period& per
   for (std::size_t i = 0; i < aligned.size(); ++i) {
     const Block& block = lifetimes.blocks[begin + i];
     if (block.role != role) continue;
-    from.push_back(varies && constants.count(block.size()) == 0 ? kVarying : block.size());
+    from.push_back(varies && known.count(block.size()) == 0 ? kVarying : block.size());
     from_index.push_back(i);
   }
   // What comes long before the period's share of the step is construction.
@@ -145,18 +153,21 @@ Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
 
 std::vector<Tick> align_step(const Lifetimes& lifetimes, std::int64_t step, const Period& period, RoleIndex num_roles) {
   const std::size_t begin = lifetimes.begin_of(step);
-  std::vector<Tick> aligned(lifetimes.begin_of(step + 1) - begin, -1);
-  for (RoleIndex role = 0; role < num_roles; ++role) align_role(lifetimes, begin, period, role, aligned);
-  // A variable has one value in a step: requests that contradict it were paired by mistake.
+  const std::size_t num_allocations = lifetimes.begin_of(step + 1) - begin;
+  // First without the variables' values, which the pairs then tell; then with them.
   std::vector<Bytes> values(period.variable_bytes.size(), 0);
-  for (std::size_t i = 0; i < aligned.size(); ++i) {
+  std::vector<Tick> aligned(num_allocations, -1);
+  for (RoleIndex role = 0; role < num_roles; ++role) align_role(lifetimes, begin, period, role, values, aligned);
+  if (values.empty()) return aligned;
+  values = find_values(lifetimes, begin, period, aligned);
+  aligned.assign(num_allocations, -1);
+  for (RoleIndex role = 0; role < num_roles; ++role) align_role(lifetimes, begin, period, role, values, aligned);
+  // Requests that contradict their variable's value were paired by mistake.
+  for (std::size_t i = 0; i < num_allocations; ++i) {
     if (aligned[i] < 0) continue;
-    const SizeModel& model = period.blocks[static_cast<std::size_t>(aligned[i])].model;
-    if (model.variable == kNoVariable) continue;
-    const Block& block = lifetimes.blocks[begin + i];
-    Bytes& value = values[static_cast<std::size_t>(model.variable)];
-    if (model.defines) value = block.requested;
-    else if (value == 0 || model.bytes_at(value) != block.size()) aligned[i] = -1;
+    const PeriodBlock& block = period.blocks[static_cast<std::size_t>(aligned[i])];
+    if (block.model.variable == kNoVariable) continue;
+    if (expected_bytes(block, values) != lifetimes.blocks[begin + i].size()) aligned[i] = -1;
   }
   return aligned;
 }
