@@ -54,6 +54,33 @@ void drop_lone_variables(SizeModels& fitted, const std::vector<std::size_t>& def
   }
 }
 
+// What follows one variable, in order, to compare it with what follows another.
+std::vector<double> slopes_after(const SizeModels& fitted, std::int32_t variable) {
+  std::vector<double> slopes;
+  for (const SizeModel& model : fitted.models)
+    if (model.variable == variable && !model.defines) slopes.push_back(model.slope);
+  return slopes;
+}
+
+bool are_alike(const std::vector<double>& a, const std::vector<double>& b) {
+  constexpr double kTolerance = 0.01;  // slopes are fitted to rounded sizes
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
+    return std::abs(x - y) <= kTolerance * std::max(std::abs(x), std::abs(y));
+  });
+}
+
+// Micro-steps do the same with batches drawn from the same data: what one was long enough for, another will meet too.
+void share_values(SizeModels& fitted) {
+  const std::size_t num_variables = fitted.variable_bytes.size();
+  std::vector<std::vector<double>> slopes;
+  for (std::size_t variable = 0; variable < num_variables; ++variable)
+    slopes.push_back(slopes_after(fitted, static_cast<std::int32_t>(variable)));
+  for (std::size_t a = 0; a < num_variables; ++a)
+    for (std::size_t b = a + 1; b < num_variables; ++b)
+      if (!slopes[a].empty() && are_alike(slopes[a], slopes[b]))
+        fitted.variable_bytes[a] = fitted.variable_bytes[b] = std::max(fitted.variable_bytes[a], fitted.variable_bytes[b]);
+}
+
 }  // namespace
 
 SizeModels fit_sizes(const std::vector<std::vector<Bytes>>& sizes) {
@@ -79,6 +106,7 @@ SizeModels fit_sizes(const std::vector<std::vector<Bytes>>& sizes) {
     fitted.variable_bytes.push_back(*std::max_element(series.begin(), series.end()));
   }
   drop_lone_variables(fitted, definers);
+  share_values(fitted);
   return fitted;
 }
 
