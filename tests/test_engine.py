@@ -11,6 +11,7 @@ from programs import Free, Request, Runner, construction, peak_live_bytes, serve
 from stalloc_accel import _core
 
 LIMIT = 1 << 30
+EXTENT_GRANULE = 2 << 20
 
 
 def recorded_run(step, num_steps=4, prologue=(), num_streams=1):
@@ -57,11 +58,12 @@ def test_the_second_run_is_served_from_its_slots_from_the_first_request_on():
     host, runner = run_with(plan, step, num_steps=6, prologue=first)
     stats = host.engine.stats()
     assert stats["slot_hits"] == stats["requests"] > 0
-    assert host.upstream_bytes() == plan["arena_bytes"].sum()
+    extent = host.upstream_bytes()
+    assert plan["arena_bytes"].sum() < extent <= plan["arena_bytes"].sum() + EXTENT_GRANULE
     runner.free_all()
     assert host.engine.stats()["served_bytes"] == 0
     host.engine.deactivate()
-    assert host.engine.trim() == plan["arena_bytes"].sum()
+    assert host.engine.trim() == extent
     assert host.upstream_bytes() == 0
 
 

@@ -5,6 +5,17 @@
 #include "runtime/engine_impl.h"
 
 namespace stalloc {
+namespace {
+
+// What the native allocator rounds a large request to. An extent is longer than its share of the plan, so that a later plan,
+// whose slots may not lie across its end, finds all of that share usable.
+constexpr Bytes kExtentGranule = Bytes{2} << 20;
+
+Bytes extent_bytes_for(Bytes size) noexcept {
+  return size < kExtentGranule ? size + kAlignment : round_up(size + kAlignment, kExtentGranule);
+}
+
+}  // namespace
 
 Engine::Engine(Upstream& upstream) : impl_(std::make_unique<Impl>(*this, upstream)) {
   impl_->extents.reserve(ExtentTable::kMaxExtents);
@@ -128,7 +139,9 @@ bool Engine::grow(std::shared_ptr<const Plan> plan) {
     taken.push_back(std::move(extent));
   }
   const Impl::Lock lock(impl_->mutex);
+  const std::vector<Bytes> met = impl_->variable_bytes;  // in steps that ended while this plan was made
   impl_->install(std::move(script), impl_->plan_step);
+  if (met.size() == impl_->variable_bytes.size()) impl_->variable_bytes = met;
   for (auto& extent : taken) impl_->adopt(std::move(extent));
   return true;
 }
@@ -221,6 +234,7 @@ std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleI
   constexpr std::size_t kSpareBlocks = 16384;  // for requests beside the plan
   const auto slots = std::count_if(plan.slots.begin(), plan.slots.end(),
                                    [role](const Slot& slot) { return slot.role == role; });
+  size = extent_bytes_for(size);
   auto extent = std::make_unique<Arena::Extent>(role, 0, size, kSpareBlocks + 2 * static_cast<std::size_t>(slots));
   void* base = upstream.allocate(size, stream);
   if (base == nullptr) return nullptr;
