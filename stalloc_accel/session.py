@@ -239,6 +239,7 @@ class Session:
             self._is_early = True
             self._engine = module.engine(0)
             self._memory = CpuMemory(self._engine)
+        self._engine.set_debug(environment.is_debug())
         return True
 
     def _open_store(self) -> None:

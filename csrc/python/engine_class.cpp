@@ -83,6 +83,8 @@ void bind_engine_class(py::module_& m) {
          "Go over to a plan placed around the extents there are; False when there is no room. Raises ValueError.")
       .def("extent_ends", &Engine::extent_ends, "By role, where the plan's extents end in its address space.")
       .def("deactivate", &Engine::deactivate, Unlocked())
+      .def("set_debug", &Engine::set_debug, py::arg("value"), Unlocked(),
+           "Check every change and poison what is freed; ends the process where memory was misused. Slow.")
       .def("set_serve_gaps", &Engine::set_serve_gaps, py::arg("value"), Unlocked())
       .def("is_active", &Engine::is_active)
       .def("trim", &Engine::trim, py::arg("force") = false, Unlocked(), "Give empty extents back; bytes returned.")

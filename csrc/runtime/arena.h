@@ -32,6 +32,7 @@ class Arena {
     std::uint64_t base;
     BlockMap map;
     std::vector<Note> notes;  // by block index
+    bool poisoned = false;    // debug mode: what is free in it holds DebugMemory::kPoison
   };
 
   // A block in one of the extents; extent is null when there is none.

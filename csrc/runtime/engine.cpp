@@ -106,6 +106,7 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
 void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested) noexcept {
   Arena::Note& note = place.note();
   note.requested = requested;
+  if (debug) debug_memory.handed_out(place, roles.handle_of(place.extent->role));
   stats.served_bytes += place.size();
   stats.served_requested_bytes += requested;
   ++stats.served_blocks;
@@ -118,6 +119,7 @@ void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested) noexcep
   engine.served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
   void* ptr = reinterpret_cast<void*>(place.address());
   recorder.allocation(ptr, requested, place.extent->role);
+  if (debug) check();
   return ptr;
 }
 
@@ -128,6 +130,7 @@ void Engine::deallocate(void* ptr) noexcept {
   if (!place || place.address() != reinterpret_cast<std::uint64_t>(ptr) ||
       !place.extent->map.block(place.block).used || place.note().freed) {
     ++impl_->stats.bad_frees;
+    if (impl_->debug) DebugMemory::fail_at("a free of no block", reinterpret_cast<std::uint64_t>(ptr), "a live block is freed once");
     return;
   }
   impl_->recorder.free(ptr);
@@ -141,9 +144,11 @@ void Engine::deallocate(void* ptr) noexcept {
   } else {
     impl_->release(place);
   }
+  if (impl_->debug) impl_->check();
 }
 
 void Engine::Impl::release(const Arena::Place& place) noexcept {
+  if (debug) debug_memory.coming_back(place, roles.handle_of(place.extent->role));
   place.note() = Arena::Note{};
   place.extent->map.release(place.block);
 }

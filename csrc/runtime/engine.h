@@ -72,6 +72,8 @@ class Engine {
   Bytes trim(bool force = false) noexcept;
   Bytes trimmable_bytes() const noexcept;  // what trim(true) would give back
   void poll_fences() noexcept;      // lets blocks come back whose streams are done
+  // Checks every change and poisons what is freed: slow. Memory of extents that were taken before is not watched.
+  void set_debug(bool value) noexcept;
   void become_forked_child() noexcept;  // pass through; frees of served blocks do nothing
 
   EngineStats stats() const noexcept;

@@ -247,6 +247,7 @@ std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleI
 }
 
 void Engine::Impl::adopt(std::unique_ptr<Arena::Extent> extent) noexcept {
+  if (debug) debug_memory.extent_taken(*extent, roles.handle_of(extent->role));
   extents.push_back(extent.get());
   stats.extent_bytes += extent->map.size();
   engine.extent_bytes_.store(stats.extent_bytes, std::memory_order_relaxed);
@@ -278,6 +279,7 @@ Bytes Engine::trim(bool force) noexcept {
     impl_->stats.extent_bytes -= bytes;
     extent_bytes_.store(impl_->stats.extent_bytes, std::memory_order_relaxed);
     impl_->refresh_serving();
+    if (impl_->debug) impl_->check();
   }
   for (auto& extent : taken) impl_->give_back(std::move(extent));
   return bytes;
@@ -294,6 +296,13 @@ void Engine::poll_fences() noexcept {
   if (forked_.load(std::memory_order_relaxed)) return;
   Impl::Lock lock(impl_->mutex);
   if (!impl_->awaiting.empty()) impl_->poll_some(lock, impl_->awaiting.size());
+}
+
+void Engine::set_debug(bool value) noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  impl_->debug = value;
+  // What is freed unseen holds no poison.
+  for (Arena::Extent* extent : impl_->extents) extent->poisoned = false;
 }
 
 // The parent's lock may be held by a thread that does not exist here: from now on no lock is taken on the

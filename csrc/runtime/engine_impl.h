@@ -7,6 +7,7 @@
 
 #include "core/step_cursor.h"
 #include "runtime/arena.h"
+#include "runtime/debug_memory.h"
 #include "runtime/engine.h"
 #include "runtime/extent_table.h"
 #include "runtime/gap_finder.h"
@@ -34,7 +35,7 @@ struct Engine::Impl {
     const Slot& slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept;
   };
 
-  Impl(Engine& engine, Upstream& upstream) : engine(engine), upstream(upstream) {}
+  Impl(Engine& engine, Upstream& upstream) : engine(engine), upstream(upstream), debug_memory(upstream) {}
 
   // --- engine.cpp ---
   void* allocate(Bytes size, StreamHandle stream) noexcept;
@@ -55,6 +56,9 @@ struct Engine::Impl {
   void begin_table() noexcept;
   void note_variables() noexcept;
   void refresh_serving() noexcept;
+
+  // --- engine_check.cpp ---
+  void check() const noexcept;  // debug mode: ends the process where an invariant is broken
 
   Engine& engine;
   Upstream& upstream;
@@ -77,6 +81,8 @@ struct Engine::Impl {
   Tick until = 0;
   bool serve_gaps = true;
   std::deque<Awaiting> awaiting;
+  bool debug = false;
+  DebugMemory debug_memory;
   EngineStats stats;
   Bytes interval_peak_bytes = 0;
 };

@@ -1,9 +1,11 @@
 // Host memory under a byte limit, with streams whose work is finished by hand: what tests stand on.
 #pragma once
 
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
+#include "runtime/host_bytes.h"
 #include "runtime/upstream.h"
 
 namespace stalloc {
@@ -20,6 +22,13 @@ class HostUpstream : public Upstream {
   bool fence_done(Fence fence) noexcept override;
   void wait_fence(Fence fence) noexcept override;
   void release_fence(Fence fence) noexcept override;
+  bool fill(void* begin, Bytes size, std::uint8_t byte, StreamHandle /*stream*/) noexcept override {
+    std::memset(begin, byte, static_cast<std::size_t>(size));
+    return true;
+  }
+  Bytes first_other(const void* begin, Bytes size, std::uint8_t byte, StreamHandle /*stream*/) noexcept override {
+    return first_other_byte(begin, size, byte);
+  }
 
   void finish_stream(StreamHandle stream);  // all work submitted to it so far is done
   void set_capturing(bool value);

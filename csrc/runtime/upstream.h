@@ -25,6 +25,14 @@ class Upstream {
   virtual bool fence_done(Fence fence) noexcept = 0;  // never blocks
   virtual void wait_fence(Fence fence) noexcept = 0;  // blocks the host
   virtual void release_fence(Fence fence) noexcept = 0;
+
+  // For the debug mode; `stream` is the one that the bytes are used on. Memory that cannot be reached has neither.
+  // False: it could not be filled now.
+  virtual bool fill(void* /*begin*/, Bytes /*size*/, std::uint8_t /*byte*/, StreamHandle /*stream*/) noexcept { return false; }
+  // The index of the first byte, among those looked at, that is not `byte`; `size` where there is none.
+  virtual Bytes first_other(const void* /*begin*/, Bytes size, std::uint8_t /*byte*/, StreamHandle /*stream*/) noexcept {
+    return size;
+  }
 };
 
 }  // namespace stalloc

@@ -1,6 +1,9 @@
 // Extents of host memory. The CPU has no streams: whatever was freed is done with.
 #pragma once
 
+#include <cstring>
+
+#include "runtime/host_bytes.h"
 #include "runtime/upstream.h"
 
 namespace stalloc {
@@ -17,6 +20,13 @@ class CpuUpstream final : public Upstream {
   bool fence_done(Fence /*fence*/) noexcept override { return true; }
   void wait_fence(Fence /*fence*/) noexcept override {}
   void release_fence(Fence /*fence*/) noexcept override {}
+  bool fill(void* begin, Bytes size, std::uint8_t byte, StreamHandle /*stream*/) noexcept override {
+    std::memset(begin, byte, static_cast<std::size_t>(size));
+    return true;
+  }
+  Bytes first_other(const void* begin, Bytes size, std::uint8_t byte, StreamHandle /*stream*/) noexcept override {
+    return first_other_byte(begin, size, byte);
+  }
 };
 
 }  // namespace stalloc

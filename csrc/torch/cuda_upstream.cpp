@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/host_bytes.h"
 #include "torch/cuda_limits.h"
 
 namespace stalloc {
@@ -163,6 +164,29 @@ bool CudaUpstream::fence_done(Fence fence) noexcept {
 }
 
 void CudaUpstream::wait_fence(Fence fence) noexcept { (void)succeeded(cudaEventSynchronize(event_of(fence))); }
+
+// --- the debug mode ---
+
+bool CudaUpstream::fill(void* begin, Bytes size, std::uint8_t byte, StreamHandle stream) noexcept {
+  const CudaPoolRoutes::EventScope scope(routes_);
+  const c10::cuda::CUDAGuard guard(device_);
+  return scope.allowed() &&
+         succeeded(cudaMemsetAsync(begin, byte, static_cast<std::size_t>(size), cuda_stream(untagged(stream))));
+}
+
+Bytes CudaUpstream::first_other(const void* begin, Bytes size, std::uint8_t byte, StreamHandle stream) noexcept {
+  std::array<std::uint8_t, 4096> seen;
+  const CudaPoolRoutes::EventScope scope(routes_);
+  const c10::cuda::CUDAGuard guard(device_);
+  const Bytes looked_at = std::min(size, static_cast<Bytes>(seen.size()));
+  cudaStream_t on = cuda_stream(untagged(stream));
+  if (looked_at <= 0 || !scope.allowed() ||
+      !succeeded(cudaMemcpyAsync(seen.data(), begin, static_cast<std::size_t>(looked_at), cudaMemcpyDeviceToHost, on)) ||
+      !succeeded(cudaStreamSynchronize(on)))
+    return size;
+  const Bytes found = first_other_byte(seen.data(), looked_at, byte);
+  return found == looked_at ? size : found;
+}
 
 void CudaUpstream::release_fence(Fence fence) noexcept {
   if (fence != untagged(fence)) {  // an event of another device, rare: not kept

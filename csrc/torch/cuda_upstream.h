@@ -43,6 +43,9 @@ class CudaUpstream final : public Upstream {
   bool fence_done(Fence fence) noexcept override;
   void wait_fence(Fence fence) noexcept override;
   void release_fence(Fence fence) noexcept override;
+  bool fill(void* begin, Bytes size, std::uint8_t byte, StreamHandle stream) noexcept override;
+  // Looks at the first bytes only, and waits for the stream.
+  Bytes first_other(const void* begin, Bytes size, std::uint8_t byte, StreamHandle stream) noexcept override;
 
   std::int64_t num_held() const noexcept { return num_held_.load(std::memory_order_relaxed); }
   Bytes held_bytes() const noexcept { return held_bytes_.load(std::memory_order_relaxed); }
