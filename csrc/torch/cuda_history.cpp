@@ -1,5 +1,7 @@
 #include "torch/cuda_history.h"
 
+#include <algorithm>
+
 namespace stalloc {
 namespace {
 
@@ -27,7 +29,7 @@ void CudaHistory::configure(bool enabled, native::CreateContextFn recorder, std:
                             native::RecordContext when, bool clear, const std::unordered_set<std::string>& skipped) {
   const std::lock_guard<std::mutex> lock(mutex_);
   enabled_ = enabled;
-  max_entries_ = max_entries;
+  max_entries_ = std::max(std::size_t{1}, max_entries);  // native keeps one at the least
   skipped_ = skipped;
   recorder_.store(enabled ? recorder : nullptr);
   when_.store(enabled ? when : native::RecordContext::NEVER);
@@ -92,7 +94,7 @@ void CudaHistory::note_annotation(const void* ptr, const std::string& metadata) 
 // The caller holds mutex_, as the native allocator holds its lock when it calls a tracker.
 void CudaHistory::push(Entry entry) {
   for (const auto& tracker : trackers_) tracker(entry);
-  if (!enabled_ || max_entries_ == 0 || skipped_.count(action_name(entry.action_)) != 0) return;
+  if (!enabled_ || skipped_.count(action_name(entry.action_)) != 0) return;
   if (entries_.size() >= max_entries_) entries_.pop_front();
   entries_.push_back(std::move(entry));
 }
@@ -101,6 +103,11 @@ CudaHistory::Context CudaHistory::context_of(const void* ptr) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = live_.find(reinterpret_cast<std::uintptr_t>(ptr));
   return found == live_.end() ? nullptr : found->second.context;
+}
+
+std::size_t CudaHistory::max_entries() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return max_entries_;
 }
 
 std::vector<CudaHistory::Entry> CudaHistory::entries() const {

@@ -33,6 +33,7 @@ class CudaHistory {
   void note_annotation(const void* ptr, const std::string& metadata);
 
   Context context_of(const void* ptr) const;
+  std::size_t max_entries() const;  // of a whole trace, ours and native's together
   std::vector<Entry> entries() const;  // in order; their time is in the clock's own ticks
 
  private:

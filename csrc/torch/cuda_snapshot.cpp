@@ -97,6 +97,11 @@ void merge_traces(std::vector<native::TraceEntry>& trace, const CudaUpstream& up
              std::make_move_iterator(served.begin()), std::make_move_iterator(served.end()),
              std::back_inserter(merged),
              [](const Entry& a, const Entry& b) { return a.time_.t_ < b.time_.t_; });
+  // Each history keeps its last entries; of both together the user asked for as many. Native's limit is not known, and
+  // may be higher, where its history began before us.
+  const std::size_t max_entries = std::max(history.max_entries(), trace.size());
+  if (merged.size() > max_entries)
+    merged.erase(merged.begin(), merged.end() - static_cast<std::ptrdiff_t>(max_entries));
   trace = std::move(merged);
 }
 
