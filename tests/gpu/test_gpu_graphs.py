@@ -150,6 +150,7 @@ def test_reduce_overhead_runs_on_graphs_beside_an_arena(arena):
     from torch._inductor.cudagraph_trees import get_container
 
     assert get_container(0).tree_manager is not None
+    torch._dynamo.reset()  # else the compiled function keeps its inputs, and they the arena, for the tests after this
 
 
 def test_a_graph_captured_before_us_keeps_us_off(run_python):

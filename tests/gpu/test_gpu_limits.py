@@ -22,6 +22,7 @@ def observed() -> list[tuple]:
 
 def test_an_empty_arena_gives_way_without_a_failed_request(arena, observed):
     torch.cuda.empty_cache()
+    held = arena.engine.stats()["extent_bytes"]  # by what earlier tests left alive
     arena.open(512 * MIB)
     torch.cuda.empty_cache()
     limit_to(torch.cuda.memory_reserved() + 64 * MIB)
@@ -30,7 +31,7 @@ def test_an_empty_arena_gives_way_without_a_failed_request(arena, observed):
     assert int(large[::MIB].sum()) == 540
     assert torch.cuda.memory_stats()["num_ooms"] == ooms
     assert len(observed) == observations
-    assert arena.engine.stats()["extent_bytes"] == 0
+    assert arena.engine.stats()["extent_bytes"] <= held
 
 
 def test_an_arena_in_use_stays_and_the_error_is_torchs_own(arena, observed):

@@ -1,0 +1,71 @@
+"""An engine's arena that a test fills as it likes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import torch
+
+from stalloc_accel import _core
+
+CAPACITY_EVENTS = 1 << 20
+
+
+class Arena:
+    """The engine of device 0 with an arena that a test can fill as it likes."""
+
+    def __init__(self, module, engine) -> None:
+        self.module = module
+        self.engine = engine
+
+    def record_plan(self, step: Callable[[], object], num_steps: int = 3, *, warm_up: bool = True) -> dict:
+        if warm_up:
+            step()
+            self.engine.end_step()
+        self.engine.start_recording(CAPACITY_EVENTS)
+        for _ in range(num_steps):
+            step()
+            self.engine.end_step()
+        plan = _core.build_plan(self.engine.recorded(), False)
+        self.engine.stop_recording()
+        return plan
+
+    def serve(self, step: Callable[[], object]) -> dict:
+        """Serves from now on what `step` allocates in one step, from its plan."""
+        plan = self.record_plan(step)
+        assert self.engine.activate(plan, 0)
+        return plan
+
+    def open(self, size_bytes: int) -> None:
+        """Serves from now on whatever fits, on the current stream, in `size_bytes` of free space.
+
+        The plan has one small slot and room that no slot will need, which is what small requests are served from.
+        """
+        plan = self.record_plan(lambda: torch.empty(512, dtype=torch.uint8, device="cuda"))
+        plan["arena_bytes"] = plan["arena_bytes"] + size_bytes * (plan["arena_bytes"] > 0)
+        before = self.engine.stats()["extent_bytes"]
+        assert self.engine.activate(plan, 0)
+        assert self.engine.stats()["extent_bytes"] >= before + size_bytes
+
+    def close(self) -> None:
+        """Serves nothing any more, and gives back whatever is empty."""
+        gc.collect()
+        torch.cuda.synchronize()
+        self.engine.stop_recording()
+        self.engine.deactivate()
+        self.engine.set_serve_gaps(False)
+        self.engine.poll_fences()
+        self.engine.trim(True)
+
+    def num_served(self) -> int:
+        stats = self.engine.stats()
+        return stats["slot_hits"] + stats["gap_hits"]
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        address = tensor.untyped_storage().data_ptr()
+        return any(b["address"] == address and b["requested"] and not b["awaiting_free"] for b in self.engine.blocks())
+
+    def contains(self, address: int) -> bool:
+        extents = {(b["extent"], b["extent_size"]) for b in self.engine.blocks()}
+        return any(base <= address < base + size for base, size in extents)
