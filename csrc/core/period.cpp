@@ -13,22 +13,32 @@ namespace {
 
 constexpr std::int64_t kMaxFittedSteps = 8;
 
-// The roles of a step's requests in order: two steps with the same one are compared request by request.
-std::vector<RoleIndex> shape_of(const Lifetimes& lifetimes, std::int64_t step) {
-  std::vector<RoleIndex> roles;
-  for (std::size_t i = lifetimes.begin_of(step); i < lifetimes.begin_of(step + 1); ++i)
-    roles.push_back(lifetimes.blocks[i].role);
-  return roles;
+// The requests of one step, as ticks from its start, by role. Two steps with as many of each are compared role by role:
+// how roles interleave is not told where each has its thread.
+using TicksByRole = std::vector<std::vector<Tick>>;
+
+TicksByRole ticks_by_role(const Lifetimes& lifetimes, std::int64_t step, RoleIndex num_roles) {
+  TicksByRole ticks(static_cast<std::size_t>(num_roles));
+  const std::size_t begin = lifetimes.begin_of(step);
+  for (std::size_t i = begin; i < lifetimes.begin_of(step + 1); ++i)
+    ticks[static_cast<std::size_t>(lifetimes.blocks[i].role)].push_back(static_cast<Tick>(i - begin));
+  return ticks;
+}
+
+bool same_shape(const TicksByRole& a, const TicksByRole& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) { return x.size() == y.size(); });
 }
 
 // The last steps that have the shape of the last one, oldest first; at least the last.
-std::vector<std::int64_t> steps_of_one_shape(const Lifetimes& lifetimes) {
-  const std::vector<RoleIndex> shape = shape_of(lifetimes, lifetimes.num_steps - 1);
-  std::vector<std::int64_t> steps;
+std::vector<TicksByRole> steps_of_one_shape(const Lifetimes& lifetimes, RoleIndex num_roles) {
+  std::vector<TicksByRole> steps;
   for (std::int64_t step = lifetimes.num_steps - 1; step >= 0; --step) {
-    if (lifetimes.num_steps - step > kMaxFittedSteps || shape_of(lifetimes, step) != shape) break;
-    steps.insert(steps.begin(), step);
+    if (lifetimes.num_steps - step > kMaxFittedSteps) break;
+    TicksByRole ticks = ticks_by_role(lifetimes, step, num_roles);
+    if (!steps.empty() && !same_shape(ticks, steps.back())) break;
+    steps.push_back(std::move(ticks));
   }
+  std::reverse(steps.begin(), steps.end());
   return steps;
 }
 
@@ -39,11 +49,38 @@ Tick relative_death(const Lifetimes& lifetimes, std::int64_t step, const Block& 
   return block.death <= static_cast<Tick>(lifetimes.begin_of(step + 2)) ? block.death - begin : 0;
 }
 
-void fit_same_shape(const Lifetimes& lifetimes, const std::vector<std::int64_t>& steps, Period& period) {
+// The same moment in the order of `base`: before the request of the block's role that came next.
+Tick death_in_order(const TicksByRole& base, const TicksByRole& step, const TicksByRole& next, RoleIndex role,
+                    Tick num_ticks, Tick death) {
+  if (death == 0 || (step == base && next == base)) return death;
+  const auto index = static_cast<std::size_t>(role);
+  const auto& own = death <= num_ticks ? step[index] : next[index];
+  const Tick within = death <= num_ticks ? death : death - num_ticks;
+  const auto at = static_cast<std::size_t>(std::lower_bound(own.begin(), own.end(), within) - own.begin());
+  return (death <= num_ticks ? 0 : num_ticks) + (at < own.size() ? base[index][at] : num_ticks);
+}
+
+void fit_same_shape(const Lifetimes& lifetimes, const std::vector<TicksByRole>& steps, Period& period) {
+  const TicksByRole& base = steps[steps.size() - 2];
+  const std::int64_t first = lifetimes.num_steps - static_cast<std::int64_t>(steps.size());
   std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(period.num_ticks));
-  for (const std::int64_t step : steps)
-    for (std::size_t i = 0; i < sizes.size(); ++i)
-      sizes[i].push_back(lifetimes.blocks[lifetimes.begin_of(step) + i].requested);
+  for (RoleIndex role = 0; role < static_cast<RoleIndex>(base.size()); ++role)
+    for (std::size_t at = 0; at < base[static_cast<std::size_t>(role)].size(); ++at) {
+      const Tick tick = base[static_cast<std::size_t>(role)][at];
+      PeriodBlock& block = period.blocks[static_cast<std::size_t>(tick)];
+      for (std::size_t j = 0; j < steps.size(); ++j) {
+        const std::int64_t step = first + static_cast<std::int64_t>(j);
+        const Tick own = steps[j][static_cast<std::size_t>(role)][at];
+        const Block& seen = lifetimes.blocks[lifetimes.begin_of(step) + static_cast<std::size_t>(own)];
+        sizes[static_cast<std::size_t>(tick)].push_back(seen.requested);
+        if (j + 1 == steps.size()) continue;
+        block.used_elsewhere |= seen.used_elsewhere;
+        const Tick death = death_in_order(base, steps[j], steps[j + 1], role, period.num_ticks,
+                                          relative_death(lifetimes, step, seen));
+        if (death > 0) block.death = std::max(block.death, death);
+        else if (step == period.base_step) block.death = 0;
+      }
+    }
   const SizeModels fitted = fit_sizes(sizes);
   period.variable_bytes = fitted.variable_bytes;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -54,12 +91,6 @@ void fit_same_shape(const Lifetimes& lifetimes, const std::vector<std::int64_t>&
     block.size = variable == kNoVariable
                      ? largest
                      : std::max(largest, block.model.bytes_at(fitted.variable_bytes[static_cast<std::size_t>(variable)]));
-    for (std::size_t j = 0; j + 1 < steps.size(); ++j) {
-      const Block& seen = lifetimes.blocks[lifetimes.begin_of(steps[j]) + i];
-      const Tick death = relative_death(lifetimes, steps[j], seen);
-      if (death > 0) block.death = std::max(block.death, death);
-      else if (steps[j] == period.base_step) block.death = 0;
-    }
     block.planned = fitted.is_known[i] && block.death > block.birth;
     if (!fitted.is_known[i]) block.size = kUnknownSize;
   }
@@ -139,7 +170,7 @@ Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
     const Block& block = lifetimes.blocks[begin + static_cast<std::size_t>(tick)];
     period.blocks.push_back({block.size(), SizeModel{}, block.role, tick, 0, block.used_elsewhere, false});
   }
-  const std::vector<std::int64_t> steps = steps_of_one_shape(lifetimes);
+  const std::vector<TicksByRole> steps = steps_of_one_shape(lifetimes, num_roles);
   if (steps.size() >= 2) fit_same_shape(lifetimes, steps, period);
   else match_two_steps(lifetimes, num_roles, period);
   for (PeriodBlock& block : period.blocks) {

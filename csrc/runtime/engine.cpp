@@ -222,6 +222,13 @@ void Engine::note_upstream_free(const void* ptr) noexcept {
   impl_->recorder.free(ptr);
 }
 
+void Engine::note_stream_use(const void* ptr, StreamHandle stream) noexcept {
+  if (!is_recording() || ptr == nullptr) return;
+  const Impl::Lock lock(impl_->mutex);
+  const RoleIndex role = impl_->roles.index_of(stream);
+  if (role >= 0) impl_->recorder.stream_use(ptr, role);
+}
+
 void Engine::record_stream(const void* ptr, StreamHandle stream) noexcept {
   if (forked_.load(std::memory_order_relaxed)) return;
   const Impl::Lock lock(impl_->mutex);

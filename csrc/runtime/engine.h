@@ -36,7 +36,9 @@ class Engine {
   void note_upstream_allocation(const void* ptr, Bytes size, StreamHandle stream) noexcept;
   void note_upstream_free(const void* ptr) noexcept;
   void record_stream(const void* ptr, StreamHandle stream) noexcept;  // any pointer, served or not
-  // True when the two notes above have an effect: lets callers skip the call.
+  // A use by another stream that the block's free shall not wait for: only the recording knows of it.
+  void note_stream_use(const void* ptr, StreamHandle stream) noexcept;
+  // True when the notes above have an effect: lets callers skip the call.
   bool is_recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
   // False when try_allocate returns nullptr whatever it is asked.
   bool is_serving() const noexcept { return serving_.load(std::memory_order_relaxed); }

@@ -11,7 +11,10 @@
 namespace stalloc {
 namespace {
 
-constexpr StreamHandle kHostStream = 0;
+// What a thread asks for is taken for a stream of its own: other threads (those of Gloo, for one) come and go between
+// the requests of the thread that trains, in an order that no step repeats. Which handle means nothing to the upstream.
+constexpr StreamHandle kTrainingThread = 0;
+constexpr StreamHandle kOtherThreads = 1;
 const c10::Device kHost{c10::DeviceType::CPU};
 
 // Written once, never destroyed: tensors outlive every static of this library.
@@ -24,7 +27,11 @@ void become_forked_child() noexcept {
 }  // namespace
 
 CpuAllocator::CpuAllocator(c10::Allocator& native, c10::DeleterFnPtr native_deleter)
-    : native_(native), native_deleter_(native_deleter), engine_(upstream_) {}
+    : native_(native), native_deleter_(native_deleter), training_thread_(pthread_self()), engine_(upstream_) {}
+
+StreamHandle CpuAllocator::stream_of_caller() const noexcept {
+  return pthread_equal(pthread_self(), training_thread_) != 0 ? kTrainingThread : kOtherThreads;
+}
 
 CpuAllocator* CpuAllocator::installed() noexcept { return the_allocator.load(std::memory_order_acquire); }
 
@@ -59,25 +66,28 @@ c10::DataPtr CpuAllocator::allocate(std::size_t size_bytes) {
   const Bytes size = static_cast<Bytes>(size_bytes);
   // Of zero bytes there is nothing to serve, and a negative number is native's to complain about.
   if (size > 0) {
-    if (void* served = engine_.try_allocate(size, kHostStream)) {
+    if (void* served = engine_.try_allocate(size, stream_of_caller())) {
       c10::profiledCPUMemoryReporter().New(served, size_bytes);
       return {served, served, &CpuAllocator::release, kHost};
     }
   }
   c10::DataPtr block = native_.allocate(size_bytes);
   void* ptr = block.release_context();  // native has one deleter, so pointer and context are one
-  if (ptr != nullptr && engine_.is_recording()) engine_.note_upstream_allocation(ptr, size, kHostStream);
+  if (ptr != nullptr && engine_.is_recording()) engine_.note_upstream_allocation(ptr, size, stream_of_caller());
   return {ptr, ptr, &CpuAllocator::release, kHost};
 }
 
 void CpuAllocator::release(void* ptr) noexcept {
   if (ptr == nullptr) return;
+  CpuAllocator& allocator = *the_allocator.load(std::memory_order_relaxed);
+  // When another thread frees is not told by the order of requests.
+  if (allocator.engine_.is_recording() && allocator.stream_of_caller() != kTrainingThread)
+    allocator.engine_.note_stream_use(ptr, kOtherThreads);
   if (Engine* owner = ExtentTable::owner(ptr)) {
     c10::profiledCPUMemoryReporter().Delete(ptr);
     owner->deallocate(ptr);
     return;
   }
-  CpuAllocator& allocator = *the_allocator.load(std::memory_order_relaxed);
   // First the note: once native has the block back, another thread may be given its address.
   if (allocator.engine_.is_recording()) allocator.engine_.note_upstream_free(ptr);
   allocator.native_deleter_(ptr);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
+#include <pthread.h>
 
 #include <cstddef>
 
@@ -29,10 +30,12 @@ class CpuAllocator final : public c10::Allocator {
  private:
   CpuAllocator(c10::Allocator& native, c10::DeleterFnPtr native_deleter);
 
+  StreamHandle stream_of_caller() const noexcept;
   static void release(void* ptr) noexcept;  // the deleter of every block, served or not
 
   c10::Allocator& native_;
   const c10::DeleterFnPtr native_deleter_;
+  const pthread_t training_thread_;  // the one that installed us
   CpuUpstream upstream_;
   Engine engine_;
 };
