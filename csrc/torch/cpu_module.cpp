@@ -28,6 +28,13 @@ std::pair<double, double> benchmark_pair(std::size_t size_bytes, std::int64_t nu
   return {median_pair_ns(*allocator, size_bytes, num_pairs), median_pair_ns(allocator->native(), size_bytes, num_pairs)};
 }
 
+std::pair<double, double> benchmark_threads(std::size_t size_bytes, std::int64_t num_pairs, std::int64_t num_threads) {
+  CpuAllocator* allocator = CpuAllocator::installed();
+  if (allocator == nullptr) throw Error("benchmark_threads: backend=\"cpu\", our allocator is not installed. Install it.");
+  return {concurrent_pair_ns(*allocator, size_bytes, num_pairs, num_threads),
+          concurrent_pair_ns(allocator->native(), size_bytes, num_pairs, num_threads)};
+}
+
 }  // namespace
 }  // namespace stalloc
 
@@ -44,4 +51,7 @@ PYBIND11_MODULE(_torch_cpu, m) {
   m.def("benchmark_pair", &benchmark_pair, py::arg("size_bytes"), py::arg("num_pairs"),
         py::call_guard<py::gil_scoped_release>(),
         "Median ns of an allocation and its free: (through ours, through the native allocator).");
+  m.def("benchmark_threads", &benchmark_threads, py::arg("size_bytes"), py::arg("num_pairs"), py::arg("num_threads"),
+        py::call_guard<py::gil_scoped_release>(),
+        "Ns of a pair while so many threads make them at once: (through ours, through the native allocator).");
 }

@@ -33,6 +33,12 @@ std::pair<double, double> benchmark_pair(std::size_t size_bytes, std::int64_t nu
   return {median_pair_ns(allocator, size_bytes, num_pairs), median_pair_ns(allocator.native(), size_bytes, num_pairs)};
 }
 
+std::pair<double, double> benchmark_threads(std::size_t size_bytes, std::int64_t num_pairs, std::int64_t num_threads) {
+  CudaAllocator& allocator = installed_allocator("benchmark_threads");
+  return {concurrent_pair_ns(allocator, size_bytes, num_pairs, num_threads),
+          concurrent_pair_ns(allocator.native(), size_bytes, num_pairs, num_threads)};
+}
+
 }  // namespace
 }  // namespace stalloc
 
@@ -62,4 +68,6 @@ PYBIND11_MODULE(_torch_cuda, m) {
   }, py::arg("device_index"), "What torch tells cuDNN: the bytes of the largest free block it holds.");
   m.def("benchmark_pair", &benchmark_pair, py::arg("size_bytes"), py::arg("num_pairs"), Unlocked(),
         "Median ns of an allocation and its free: (through ours, through the native allocator).");
+  m.def("benchmark_threads", &benchmark_threads, py::arg("size_bytes"), py::arg("num_pairs"), py::arg("num_threads"),
+        Unlocked(), "Ns of a pair while so many threads make them at once: (through ours, through the native allocator).");
 }

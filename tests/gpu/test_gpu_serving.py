@@ -129,3 +129,15 @@ def test_a_served_pair_costs_less_than_a_native_one(arena, capsys):
         print("", *rows, sep="\n")
     assert max(served) < 0.75
     assert passed < 1.25
+
+
+def test_sixteen_threads_at_once_wait_no_longer_than_on_the_native_allocator(arena, capsys):
+    arena.open(64 * MIB)
+    served = arena.num_served()
+    # The best of five: other programs may be running beside this one.
+    pairs = [arena.module.benchmark_threads(1 << 16, 2000, 16) for _ in range(5)]
+    assert arena.num_served() >= served + 5 * 16 * 2000
+    ours, native = min(pairs, key=lambda pair: pair[0] / pair[1])
+    with capsys.disabled():
+        print(f"\npair of 65536 bytes on 16 threads at once: ours {ours:.0f} ns, native {native:.0f} ns, {ours / native:.2f}")
+    assert ours <= native
