@@ -63,6 +63,33 @@ def test_frees_and_requests_of_other_threads_do_not_break_a_capture(arena):
     assert arena.engine.stats()["awaiting_bytes"] == 0
 
 
+def test_a_graph_over_memory_that_is_served_again_would_overwrite_it(arena):
+    arena.open(8 * MIB)
+    block = torch.zeros(100_000, device="cuda")
+    address = block.data_ptr()
+    assert arena.holds(block)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        block.fill_(7)
+    del block
+    after = torch.ones(100_000, device="cuda")
+    assert after.data_ptr() == address
+    graph.replay()
+    assert not pattern_is(after, 1.0)
+
+
+def test_what_a_capture_allocated_is_never_served(arena):
+    arena.open(32 * MIB)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        block = torch.full((100_000,), 7.0, device="cuda")
+        del block
+    after = [torch.ones(100_000, device="cuda") for _ in range(40)]
+    assert arena.holds(after[0])
+    graph.replay()
+    assert all(pattern_is(tensor, 1.0) for tensor in after)
+
+
 def test_an_event_call_would_have_broken_the_capture(run_python):
     out = run_python(
         """
