@@ -96,7 +96,7 @@ def capture_beside_a_thread(side):
     capturing, done = threading.Event(), threading.Event()
 
     def disturb() -> None:
-        capturing.wait()
+        capturing.wait(60)
         while recorded:
             recorded.pop()
             torch.empty(10_000, device="cuda")
@@ -109,7 +109,7 @@ def capture_beside_a_thread(side):
     with torch.cuda.graph(graph):
         first = static + 1
         capturing.set()
-        done.wait()
+        done.wait(60)
         output = first * 2
     thread.join()
     graph.replay()

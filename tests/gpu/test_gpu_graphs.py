@@ -37,7 +37,7 @@ def test_frees_and_requests_of_other_threads_do_not_break_a_capture(arena):
     capturing, done = threading.Event(), threading.Event()
 
     def disturb() -> None:
-        capturing.wait()
+        capturing.wait(60)
         # Without our restraint each of these frees would record an event, which a global capture forbids.
         while recorded:
             recorded.pop()
@@ -51,7 +51,7 @@ def test_frees_and_requests_of_other_threads_do_not_break_a_capture(arena):
     with torch.cuda.graph(graph):
         first = static_input + 1
         capturing.set()
-        done.wait()
+        done.wait(60)
         output = first * 2
     thread.join()
     assert arena.engine.stats()["awaiting_bytes"] >= 20 * 40_000
