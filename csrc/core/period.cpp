@@ -6,6 +6,7 @@
 #include "core/alignment.h"
 #include "core/sequence.h"
 #include "core/size_models.h"
+#include "core/step_order.h"
 #include "core/step_values.h"
 
 namespace stalloc {
@@ -64,13 +65,17 @@ void fit_same_shape(const Lifetimes& lifetimes, const std::vector<TicksByRole>& 
   const TicksByRole& base = steps[steps.size() - 2];
   const std::int64_t first = lifetimes.num_steps - static_cast<std::int64_t>(steps.size());
   std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(period.num_ticks));
-  for (RoleIndex role = 0; role < static_cast<RoleIndex>(base.size()); ++role)
+  for (RoleIndex role = 0; role < static_cast<RoleIndex>(base.size()); ++role) {
+    std::vector<std::vector<Tick>> ticks;  // of each step, in the order of the base step
+    for (std::size_t j = 0; j < steps.size(); ++j)
+      ticks.push_back(in_order_of(lifetimes, {lifetimes.begin_of(period.base_step), base[static_cast<std::size_t>(role)]},
+                                  {lifetimes.begin_of(first + static_cast<std::int64_t>(j)), steps[j][static_cast<std::size_t>(role)]}));
     for (std::size_t at = 0; at < base[static_cast<std::size_t>(role)].size(); ++at) {
       const Tick tick = base[static_cast<std::size_t>(role)][at];
       PeriodBlock& block = period.blocks[static_cast<std::size_t>(tick)];
       for (std::size_t j = 0; j < steps.size(); ++j) {
         const std::int64_t step = first + static_cast<std::int64_t>(j);
-        const Tick own = steps[j][static_cast<std::size_t>(role)][at];
+        const Tick own = ticks[j][at];
         const Block& seen = lifetimes.blocks[lifetimes.begin_of(step) + static_cast<std::size_t>(own)];
         sizes[static_cast<std::size_t>(tick)].push_back(seen.requested);
         if (j + 1 == steps.size()) continue;
@@ -81,6 +86,7 @@ void fit_same_shape(const Lifetimes& lifetimes, const std::vector<TicksByRole>& 
         else if (step == period.base_step) block.death = 0;
       }
     }
+  }
   const SizeModels fitted = fit_sizes(sizes);
   period.variable_bytes = fitted.variable_bytes;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
