@@ -111,8 +111,11 @@ void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested) noexcep
   stats.served_requested_bytes += requested;
   ++stats.served_blocks;
   stats.served_peak_bytes = std::max(stats.served_peak_bytes, stats.served_bytes);
-  interval_peak_bytes = std::max(interval_peak_bytes, stats.served_bytes);
   const std::size_t size_class = place.size() > kSmallBytes ? 1 : 0;
+  for (const std::size_t pool : {std::size_t{0}, size_class + 1}) {
+    interval_peaks[pool].bytes = std::max(interval_peaks[pool].bytes, levels[pool].bytes += place.size());
+    interval_peaks[pool].blocks = std::max(interval_peaks[pool].blocks, ++levels[pool].blocks);
+  }
   ++stats.total_blocks[size_class];
   stats.total_bytes[size_class] += place.size();
   stats.total_requested_bytes[size_class] += requested;
@@ -138,6 +141,10 @@ void Engine::deallocate(void* ptr) noexcept {
   stats.served_bytes -= place.size();
   stats.served_requested_bytes -= place.note().requested;
   --stats.served_blocks;
+  for (const std::size_t pool : {std::size_t{0}, place.size() > kSmallBytes ? std::size_t{2} : std::size_t{1}}) {
+    impl_->levels[pool].bytes -= place.size();
+    --impl_->levels[pool].blocks;
+  }
   served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
   if (place.note().has_uses || place.note().lost) {
     impl_->await_streams(lock, place);

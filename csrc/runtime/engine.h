@@ -82,8 +82,8 @@ class Engine {
   // The largest value of each of the plan's variables met in a finished step since the plan was taken.
   std::vector<Bytes> variable_bytes() const;
   void reset_peaks() noexcept;
-  // The highest served_bytes since the last call, for whoever adds them to another level; one caller only.
-  Bytes take_interval_peak() noexcept;
+  // The highest of each level since the last call, for whoever adds them to another level; one caller only.
+  ServedLevels take_interval_peaks() noexcept;
   Bytes served_bytes() const noexcept { return served_bytes_.load(std::memory_order_relaxed); }
   Bytes extent_bytes() const noexcept { return extent_bytes_.load(std::memory_order_relaxed); }
   // Visits every block of the arenas in address order: for snapshots.

@@ -325,9 +325,9 @@ void Engine::reset_peaks() noexcept {
   impl_->stats.served_peak_bytes = impl_->stats.served_bytes;
 }
 
-Bytes Engine::take_interval_peak() noexcept {
+ServedLevels Engine::take_interval_peaks() noexcept {
   const Impl::Lock lock(impl_->mutex);
-  return std::exchange(impl_->interval_peak_bytes, impl_->stats.served_bytes);
+  return std::exchange(impl_->interval_peaks, impl_->levels);
 }
 
 std::vector<Engine::BlockView> Engine::blocks() const {

@@ -84,7 +84,8 @@ struct Engine::Impl {
   bool debug = false;
   DebugMemory debug_memory;
   EngineStats stats;
-  Bytes interval_peak_bytes = 0;
+  ServedLevels levels{};  // now
+  ServedLevels interval_peaks{};
 };
 
 }  // namespace stalloc

@@ -21,6 +21,13 @@ enum class Fallback : int {
 };
 const char* fallback_name(Fallback reason) noexcept;
 
+struct ServedLevel {
+  std::int64_t blocks = 0;
+  Bytes bytes = 0;
+};
+// Of all served blocks, of those up to 1 MiB, and of those above it, as torch keeps its pools.
+using ServedLevels = std::array<ServedLevel, 3>;
+
 struct EngineStats {
   std::int64_t requests = 0;         // while active
   std::int64_t slot_hits = 0;        // served from the foretold slot

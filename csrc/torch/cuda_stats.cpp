@@ -46,28 +46,34 @@ void CudaStats::before_extent() {
   for (int metric = 0; metric < kNumMetrics; ++metric)
     for (std::size_t pool = 0; pool < kNumPools; ++pool)
       peaks_[static_cast<std::size_t>(metric)][pool] = array_of(stats, metric)[pool].peak;
-  (void)engine_.take_interval_peak();
+  (void)engine_.take_interval_peaks();
   tracking_.store(true, std::memory_order_relaxed);
 }
 
 // The quick look: totals only, no walk over the blocks.
 void CudaStats::poll() {
   DeviceStats stats = native_.getDeviceStats(device_);
-  const std::int64_t num_extents = upstream_.num_held();
-  const Bytes extent_bytes = upstream_.held_bytes();
+  const CudaUpstream::Taken held = upstream_.held();
   const EngineStats served = engine_.stats();
-  const Bytes highest = std::max(engine_.take_interval_peak(), served.served_bytes);
-  const Bytes above = highest - served.served_bytes;  // what lived at the peak and is gone
+  const ServedLevels peaks = engine_.take_interval_peaks();
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto raise = [&](Metric metric, std::int64_t change) {
-    auto& peak = peaks_[metric][kAll];
-    peak = std::max(peak, array_of(stats, metric)[kAll].current + change);
+  const auto raise = [&](Metric metric, std::size_t pool, std::int64_t change) {
+    auto& peak = peaks_[metric][pool];
+    peak = std::max(peak, array_of(stats, metric)[pool].current + change);
   };
-  raise(kAllocation, served.served_blocks - num_extents);
-  raise(kAllocatedBytes, highest - extent_bytes);
-  raise(kActiveBytes, highest + served.awaiting_bytes - extent_bytes);
+  for (std::size_t pool = kAll; pool < kNumPools; ++pool) {
+    const std::int64_t num_extents = pool == kAll ? held.count[0] + held.count[1] : held.count[pool - 1];
+    const Bytes extent_bytes = pool == kAll ? held.bytes[0] + held.bytes[1] : held.bytes[pool - 1];
+    raise(kAllocation, pool, peaks[pool].blocks - num_extents);
+    raise(kActive, pool, peaks[pool].blocks - num_extents);
+    raise(kAllocatedBytes, pool, peaks[pool].bytes - extent_bytes);
+    raise(kActiveBytes, pool, peaks[pool].bytes - extent_bytes + (pool == kAll ? served.awaiting_bytes : 0));
+  }
   // How much of the rounding lived at the peak is not kept: up to 511 bytes a block too much.
-  raise(kRequestedBytes, std::min(served.served_requested_bytes + above, highest) - extent_bytes);
+  const Bytes highest = std::max(peaks[kAll].bytes, served.served_bytes);
+  const Bytes above = highest - served.served_bytes;  // what lived at the peak and is gone
+  raise(kRequestedBytes, kAll,
+        std::min(served.served_requested_bytes + above, highest) - held.bytes[0] - held.bytes[1]);
 }
 
 void CudaStats::add_totals(Tally& tally, std::size_t pool, std::int64_t blocks, Bytes bytes, Bytes requested) {
@@ -154,7 +160,7 @@ void CudaStats::reset_peaks() {
   DeviceStats stats = native_.getDeviceStats(device_);
   const Picture now = picture();
   const bool holds_extents = upstream_.num_held() > 0;
-  (void)engine_.take_interval_peak();
+  (void)engine_.take_interval_peaks();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& metric : peaks_) metric.fill(0);
   raise_peaks(stats, now);

@@ -2,7 +2,7 @@
 // the blocks served from them put in. Reserved bytes stay as they are, since extents are native blocks.
 //
 // A peak of native plus served bytes is not the sum of two peaks. Native bytes change only when a request passes
-// through; between two such moments the peak is native's level plus the highest served level, which is kept here.
+// through; between two such moments the peak is native's level plus the highest served level, which the engine keeps.
 #pragma once
 
 #include <array>

@@ -121,6 +121,17 @@ CudaUpstream::Taken CudaUpstream::taken() const {
   return taken_;
 }
 
+CudaUpstream::Taken CudaUpstream::held() const {
+  Taken held;
+  const std::lock_guard<std::mutex> lock(extents_mutex_);
+  for (const Extent& extent : extents_) {
+    const std::size_t size_class = extent.size > kSmallRequest ? 1 : 0;
+    ++held.count[size_class];
+    held.bytes[size_class] += extent.size;
+  }
+  return held;
+}
+
 // --- fences ---
 
 StreamHandle CudaUpstream::handle_of(c10::cuda::CUDAStream stream) const noexcept {

@@ -58,6 +58,7 @@ class CudaUpstream final : public Upstream {
     std::array<Bytes, 2> bytes{};
   };
   Taken taken() const;
+  Taken held() const;  // of them those that were not given back
 
  private:
   bool make_room(Bytes size);
