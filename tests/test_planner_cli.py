@@ -66,3 +66,13 @@ def test_a_binary_file_a_missing_file_and_an_infeasible_capacity_end_with_status
     for arguments in ([str(binary)], [str(tmp_path / "none.csv")], [str(_DATA / "plan_z3.csv"), "--capacity", "1000"]):
         assert main(["plan", *arguments]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_capacity_above_the_lower_bound_that_is_proved_infeasible_ends_with_status_2(tmp_path, capsys):
+    path = tmp_path / "gap.csv"
+    rows = [(0, 2, 4), (3, 5, 1), (1, 4, 2), (2, 4, 3), (0, 1, 4), (1, 2, 1), (1, 3, 2), (2, 3, 2), (0, 1, 1), (3, 4, 3), (4, 5, 8)]
+    path.write_text("id,lower,upper,size\n" + "".join(f"{i},{a},{b},{s}\n" for i, (a, b, s) in enumerate(rows)))
+    assert main(["plan", str(path), "--capacity", "9", "--deadline", "60"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and "--capacity=9" in captured.err
+    assert main(["plan", str(path), "--capacity", "10"]) == 0

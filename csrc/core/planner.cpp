@@ -41,10 +41,10 @@ Searches start_searches(const Problem& problem, Units goal, const PlannerOptions
 
 // The components with the highest peaks, as many as there are threads; when fewer fall short of the goal,
 // the worst gets several attempts at once.
-std::vector<ComponentSearch*> choose_searches(const Searches& searches, std::size_t count) {
+std::vector<ComponentSearch*> choose_searches(const Searches& searches, Units bound, std::size_t count) {
   std::vector<ComponentSearch*> chosen;
   for (const auto& search : searches) {
-    if (!search->is_done()) chosen.push_back(search.get());
+    if (!search->is_done(bound)) chosen.push_back(search.get());
   }
   std::stable_sort(chosen.begin(), chosen.end(),
                    [](const ComponentSearch* a, const ComponentSearch* b) { return a->peak() > b->peak(); });
@@ -55,15 +55,25 @@ std::vector<ComponentSearch*> choose_searches(const Searches& searches, std::siz
   return chosen;
 }
 
-void improve(const Searches& searches, int num_threads, const Deadline& deadline) {
-  const auto count = static_cast<std::size_t>(std::max(1, num_threads));
+// What no placement of all components can do without.
+Units proved_bound(const Problem& problem, const Searches& searches) {
+  Units bound = problem.lower_bound;
+  for (const auto& search : searches) bound = std::max(bound, search->proved_bound());
+  return bound;
+}
+
+void improve(const Problem& problem, const Searches& searches, const PlannerOptions& options,
+             const Deadline& deadline) {
+  const auto count = static_cast<std::size_t>(std::max(1, options.num_threads));
   while (!deadline.is_over()) {
-    const std::vector<ComponentSearch*> chosen = choose_searches(searches, count);
+    const Units bound = proved_bound(problem, searches);
+    if (options.capacity > 0 && options.capacity < bound * problem.unit_bytes) return;
+    const std::vector<ComponentSearch*> chosen = choose_searches(searches, bound, count);
     if (chosen.empty()) return;
     std::vector<Attempt> attempts;
     for (ComponentSearch* search : chosen) attempts.push_back(search->plan_attempt());
     std::vector<AttemptResult> results(chosen.size());
-    run_tasks(chosen.size(), num_threads,
+    run_tasks(chosen.size(), options.num_threads,
               [&](std::size_t k) { results[k] = chosen[k]->carry_out(attempts[k], deadline); });
     for (std::size_t k = 0; k < chosen.size(); ++k) chosen[k]->learn(attempts[k], std::move(results[k]));
   }
@@ -78,10 +88,10 @@ void collect(const Searches& searches, Placement& placement, Bytes unit_bytes) {
   }
 }
 
-Units highest_peak(const Searches& searches) {
-  Units peak = 0;
-  for (const auto& search : searches) peak = std::max(peak, search->peak());
-  return peak;
+const char* method_of_highest(const Searches& searches) {
+  const auto highest = std::max_element(searches.begin(), searches.end(),
+                                        [](const auto& a, const auto& b) { return a->peak() < b->peak(); });
+  return highest == searches.end() ? "peak_out" : (*highest)->method();
 }
 
 }  // namespace
@@ -92,14 +102,17 @@ Placement place(const std::vector<Buffer>& buffers, const std::vector<Obstacle>&
   const Problem problem = make_problem(buffers, obstacles, options.alignment);
   const Units goal = std::max(problem.lower_bound, options.capacity / problem.unit_bytes);
   const Searches searches = start_searches(problem, goal, options);
-  improve(searches, options.num_threads, deadline);
+  improve(problem, searches, options, deadline);
   Placement placement;
   placement.offsets.resize(buffers.size());
   collect(searches, placement, problem.unit_bytes);
-  placement.peak_bytes = std::max(highest_peak(searches), peak_of(problem, unplaced_offsets(problem))) * problem.unit_bytes;
+  Units peak = peak_of(problem, unplaced_offsets(problem));
+  for (const auto& search : searches) peak = std::max(peak, search->peak());
+  placement.peak_bytes = peak * problem.unit_bytes;
   placement.lower_bound_bytes = problem.lower_bound * problem.unit_bytes;
-  placement.optimal = placement.peak_bytes == placement.lower_bound_bytes;
-  placement.method = "peak_out";
+  placement.proved_bound_bytes = proved_bound(problem, searches) * problem.unit_bytes;
+  placement.optimal = placement.peak_bytes == placement.proved_bound_bytes;
+  placement.method = method_of_highest(searches);
   placement.elapsed_s = deadline.elapsed_s();
   return placement;
 }

@@ -28,7 +28,7 @@ struct Obstacle {
 struct PlannerOptions {
   Bytes alignment = 1;        // offsets and sizes are rounded up to it
   double deadline_s = 1.0;    // improvement stops here; the first answer is always finished
-  Bytes capacity = 0;         // > 0: stop at the first placement that fits below it
+  Bytes capacity = 0;         // > 0: stop at the first placement that fits below it, or when there is proved to be none
   int num_threads = 1;
   std::uint64_t seed = 7;
   const std::atomic<bool>* cancelled = nullptr;  // polled; the best answer so far is returned
@@ -38,7 +38,8 @@ struct Placement {
   std::vector<Bytes> offsets;  // one a buffer, in input order
   Bytes peak_bytes = 0;         // the highest end of a buffer or an obstacle
   Bytes lower_bound_bytes = 0;  // the most that lives at once, or the highest end of an obstacle
-  bool optimal = false;         // proved
+  Bytes proved_bound_bytes = 0;  // no placement has a smaller peak; the lower bound, or more where a search showed it
+  bool optimal = false;         // the peak is the proved bound
   double elapsed_s = 0;
   std::string method;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/planner_best_fit.h"
+#include "core/planner_exact.h"
 
 namespace stalloc {
 namespace {
@@ -13,6 +14,11 @@ namespace {
 constexpr double kNewShares[] = {0.0, 0.5};
 constexpr double kRepairShareAfterSuccess = 0.5;
 constexpr double kRepairShareAfterFailure = 0.75;
+// Exact searches ask mostly whether the goal can be reached, and sometimes for less.
+constexpr double kExactShares[] = {0.0, 0.0, 0.5, 1.0};
+constexpr ItemIndex kMaxItemsForExact = 2000;  // it recurses that deep
+constexpr std::int64_t kFirstExactPlacements = 4000;
+constexpr int kExactAttemptsPerDoubling = 16;
 constexpr int kStylesPerAttempt = 4;
 constexpr int kPatiences[] = {60, 120, 240};
 constexpr int kNumRetries = 20;  // of a walk, at each tight instant
@@ -42,7 +48,8 @@ PeakOutStyle first_style(float death_weight) {
 
 ComponentSearch::ComponentSearch(Component component, Units goal, std::uint64_t seed)
     : component_(std::move(component)), peak_out_(component_.problem),
-      goal_(std::max(goal, component_.problem.lower_bound)), random_(seed) {}
+      goal_(std::max(goal, component_.problem.lower_bound)), proved_bound_(component_.problem.lower_bound),
+      random_(seed) {}
 
 // The partial placement that leaves the least area out is left in `partial`; the result is it made whole.
 AttemptResult ComponentSearch::place_with(const std::vector<PeakOutStyle>& styles, Units capacity,
@@ -71,16 +78,16 @@ void ComponentSearch::find_first_answer() {
     const std::vector<PeakOutStyle> styles{first_style(1.0F), first_style(0.0F)};
     Offsets partial;
     AttemptResult result = place_with(styles, capacity, partial);
-    keep_better(result);
+    keep_better(result, "peak_out");
   }
   // Around fixed items the walk is blind to what comes later; plain best fit by size is another opinion.
   const bool has_fixed = !component_.problem.fixed_offsets.empty();
-  if (is_done() || !has_fixed || component_.problem.items.size() > kMaxItemsByBestFit) return;
+  if (is_done(0) || !has_fixed || component_.problem.items.size() > kMaxItemsByBestFit) return;
   AttemptResult result;
   result.offsets = unplaced_offsets(component_.problem);
   place_rest(component_.problem, result.offsets);
   result.peak = peak_of(component_.problem, result.offsets);
-  keep_better(result);
+  keep_better(result, "best_fit");
 }
 
 // The favourite, the favourite with noise, another way to stack, and anything.
@@ -97,33 +104,48 @@ PeakOutStyle ComponentSearch::vary_style(int variant) {
   return style;
 }
 
+// Two threads that share the component get attempts that take about as long.
+AttemptKind ComponentSearch::next_kind() {
+  const int turn = num_attempts_++;
+  const Problem& problem = component_.problem;
+  const bool may_be_exact = problem.num_items() == problem.num_movable && problem.num_items() <= kMaxItemsForExact;
+  if (may_be_exact && turn % 4 >= 2) return AttemptKind::kExact;
+  return turn % 2 == 1 ? AttemptKind::kRepair : AttemptKind::kNew;
+}
+
+double ComponentSearch::next_share(AttemptKind kind) {
+  switch (kind) {
+    case AttemptKind::kNew: return kNewShares[random_.below(2)];
+    case AttemptKind::kRepair: return repair_failed_ ? kRepairShareAfterFailure : kRepairShareAfterSuccess;
+    case AttemptKind::kExact: return kExactShares[random_.below(4)];
+  }
+  return 0;
+}
+
 Attempt ComponentSearch::plan_attempt() {
   if (!timeline_) timeline_ = std::make_unique<Timeline>(component_.problem);
-  const int turn = num_attempts_++;
   Attempt attempt;
-  attempt.from_best = turn % 2 == 1;
-  double share = kNewShares[turn / 2 % 2];
-  if (attempt.from_best) share = repair_failed_ ? kRepairShareAfterFailure : kRepairShareAfterSuccess;
-  attempt.capacity = goal_ + static_cast<Units>(static_cast<double>(peak_ - goal_) * share);
+  attempt.kind = next_kind();
+  const Units highest = attempt.kind == AttemptKind::kExact ? peak_ - 1 : peak_;
+  attempt.capacity = goal_ + static_cast<Units>(static_cast<double>(highest - goal_) * next_share(attempt.kind));
+  attempt.seed = random_.next();
+  if (attempt.kind == AttemptKind::kExact) {
+    const int doublings = std::min(num_exact_attempts_++ / kExactAttemptsPerDoubling, 30);
+    attempt.num_placements = kFirstExactPlacements << doublings;
+    return attempt;
+  }
   for (int k = 0; k < kStylesPerAttempt; ++k) attempt.styles.push_back(vary_style(k));
   attempt.with_retries = random_.below(2) == 0;
   attempt.effort.patience = kPatiences[random_.below(3)];
-  attempt.seed = random_.next();
   return attempt;
 }
 
 AttemptResult ComponentSearch::carry_out(const Attempt& attempt, const Deadline& deadline) const {
-  AttemptResult result{offsets_, peak_, -1};
+  if (attempt.kind == AttemptKind::kExact) return carry_out_exact(attempt, deadline);
+  AttemptResult result{offsets_, peak_};
   Offsets partial = offsets_;
-  if (!attempt.from_best) {
-    result = place_with(attempt.styles, attempt.capacity, partial);
-    if (result.peak > attempt.capacity && attempt.with_retries) {
-      PeakOutStyle style = attempt.styles[static_cast<std::size_t>(result.best_style)];
-      style.num_retries = kNumRetries;
-      style.retry_share = kRetryShare;
-      AttemptResult again = place_with({style}, attempt.capacity, partial);
-      if (again.peak < result.peak) result.offsets = std::move(again.offsets), result.peak = again.peak;
-    }
+  if (attempt.kind == AttemptKind::kNew) {
+    result = carry_out_new(attempt, partial);
     if (result.peak <= attempt.capacity) return result;
   }
   Repair repair(component_.problem, *timeline_, std::move(partial), attempt.capacity, attempt.effort, attempt.seed);
@@ -135,16 +157,45 @@ AttemptResult ComponentSearch::carry_out(const Attempt& attempt, const Deadline&
   return result;
 }
 
-void ComponentSearch::learn(const Attempt& attempt, AttemptResult result) {
-  if (result.best_style >= 0) favourite_ = attempt.styles[static_cast<std::size_t>(result.best_style)];
-  if (attempt.from_best) repair_failed_ = result.peak > attempt.capacity;
-  keep_better(result);
+AttemptResult ComponentSearch::carry_out_exact(const Attempt& attempt, const Deadline& deadline) const {
+  AttemptResult result;
+  ExactSearch search(component_.problem, attempt.capacity, attempt.seed);
+  const ExactAnswer answer = search.run(attempt.num_placements, deadline);
+  result.is_infeasible = answer == ExactAnswer::kDoesNotFit;
+  if (answer != ExactAnswer::kFits) return result;
+  result.offsets = search.offsets();
+  result.peak = peak_of(component_.problem, result.offsets);
+  return result;
 }
 
-void ComponentSearch::keep_better(AttemptResult& result) {
+AttemptResult ComponentSearch::carry_out_new(const Attempt& attempt, Offsets& partial) const {
+  AttemptResult result = place_with(attempt.styles, attempt.capacity, partial);
+  if (result.peak <= attempt.capacity || !attempt.with_retries) return result;
+  PeakOutStyle style = attempt.styles[static_cast<std::size_t>(result.best_style)];
+  style.num_retries = kNumRetries;
+  style.retry_share = kRetryShare;
+  AttemptResult again = place_with({style}, attempt.capacity, partial);
+  if (again.peak < result.peak) result.offsets = std::move(again.offsets), result.peak = again.peak;
+  return result;
+}
+
+void ComponentSearch::learn(const Attempt& attempt, AttemptResult result) {
+  if (result.best_style >= 0) favourite_ = attempt.styles[static_cast<std::size_t>(result.best_style)];
+  if (attempt.kind == AttemptKind::kRepair) repair_failed_ = result.peak > attempt.capacity;
+  if (result.is_infeasible) {
+    proved_bound_ = std::max(proved_bound_, attempt.capacity + 1);
+    goal_ = std::max(goal_, proved_bound_);
+  }
+  constexpr const char* kMethods[] = {"peak_out", "repair", "exact"};
+  keep_better(result, kMethods[static_cast<int>(attempt.kind)]);
+  if (result.is_infeasible && peak_ == proved_bound_) method_ = "exact";
+}
+
+void ComponentSearch::keep_better(AttemptResult& result, const char* method) {
   if (result.peak >= peak_) return;
   offsets_ = std::move(result.offsets);
   peak_ = result.peak;
+  method_ = method;
 }
 
 }  // namespace stalloc

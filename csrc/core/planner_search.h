@@ -1,7 +1,8 @@
 // The search for a good placement of one component: a first answer, then attempts under smaller and smaller
-// capacities.
+// capacities, until the goal is reached or proved to be out of reach.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,10 +14,14 @@
 
 namespace stalloc {
 
+// A new peak-out placement made whole, the best placement so far repaired, or an exact search.
+enum class AttemptKind { kNew, kRepair, kExact };
+
 // What one attempt is to do. Made by plan_attempt(), carried out by any thread.
 struct Attempt {
+  AttemptKind kind = AttemptKind::kNew;
   Units capacity = 0;
-  bool from_best = false;  // repair the best placement so far, else the best of some peak-out placements
+  std::int64_t num_placements = 0;  // of the exact search
   bool with_retries = false;  // of the best of them
   std::vector<PeakOutStyle> styles;
   RepairEffort effort;
@@ -24,8 +29,9 @@ struct Attempt {
 };
 
 struct AttemptResult {
-  Offsets offsets;  // whole
-  Units peak = 0;
+  Offsets offsets;  // whole, or none
+  Units peak = kNever;
+  bool is_infeasible = false;  // proved for the capacity of the attempt
   int best_style = -1;  // into Attempt::styles
 };
 
@@ -42,24 +48,35 @@ class ComponentSearch {
   // Keeps the result if it is better, and aims the next attempts accordingly.
   void learn(const Attempt& attempt, AttemptResult result);
 
-  bool is_done() const noexcept { return peak_ <= goal_; }
+  // `bound`: a peak that some other component cannot do without.
+  bool is_done(Units bound) const noexcept { return peak_ <= std::max(goal_, bound); }
   Units peak() const noexcept { return peak_; }
+  // No placement has a smaller peak.
+  Units proved_bound() const noexcept { return proved_bound_; }
+  // What found the placement, or proved that there is no better one.
+  const char* method() const noexcept { return method_; }
   const Offsets& offsets() const noexcept { return offsets_; }
   const std::vector<ItemIndex>& origin() const noexcept { return component_.origin; }
 
  private:
   AttemptResult place_with(const std::vector<PeakOutStyle>& styles, Units capacity, Offsets& partial) const;
   PeakOutStyle vary_style(int variant);
-  void keep_better(AttemptResult& result);
+  AttemptKind next_kind();
+  double next_share(AttemptKind kind);
+  AttemptResult carry_out_exact(const Attempt& attempt, const Deadline& deadline) const;
+  AttemptResult carry_out_new(const Attempt& attempt, Offsets& partial) const;
+  void keep_better(AttemptResult& result, const char* method);
 
   Component component_;
   PeakOut peak_out_;
   std::unique_ptr<Timeline> timeline_;  // made when the first attempt is planned
   Units goal_;
+  Units proved_bound_;
   Offsets offsets_;
   Units peak_ = kNever;
+  const char* method_ = "";
   Random random_;
-  int num_attempts_ = 0;
+  int num_attempts_ = 0, num_exact_attempts_ = 0;
   bool repair_failed_ = false;  // the last of the best placement
   PeakOutStyle favourite_;  // the last that was best of its attempt
 };

@@ -70,6 +70,7 @@ py::dict place_arrays(const Int64Array& lower, const Int64Array& upper, const In
   answer["offsets"] = Int64Array(static_cast<py::ssize_t>(placement.offsets.size()), placement.offsets.data());
   answer["peak_bytes"] = placement.peak_bytes;
   answer["lower_bound_bytes"] = placement.lower_bound_bytes;
+  answer["proved_bound_bytes"] = placement.proved_bound_bytes;
   answer["optimal"] = placement.optimal;
   answer["elapsed_s"] = placement.elapsed_s;
   answer["method"] = placement.method;
@@ -101,8 +102,9 @@ void bind_planner(py::module_& m) {
 
 lower, upper, size: int64[num_buffers], half-open lifetimes in ticks and sizes in bytes.
 obstacles: None or int64[num_obstacles, 4], columns lower, upper, offset, size: what is taken.
-capacity: bytes; when > 0 the search ends at the first placement that fits below it.
-Returns a dict: offsets (int64[num_buffers]), peak_bytes, lower_bound_bytes, optimal (proved), elapsed_s, method.
+capacity: bytes; when > 0 the search ends at the first placement that fits below it, or when there is proved to be none.
+Returns a dict: offsets (int64[num_buffers]), peak_bytes, lower_bound_bytes (the most that lives at once),
+proved_bound_bytes (no placement has a smaller peak), optimal (the peak is that), elapsed_s, method.
 Raises ValueError on empty lifetimes, sizes that are not positive, and sums that overflow.)");
   m.def("find_violation", &find_violation_in_arrays, py::arg("lower"), py::arg("upper"), py::arg("offset"),
         py::arg("size"), py::arg("limit_bytes"),

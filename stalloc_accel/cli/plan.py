@@ -16,6 +16,7 @@ from stalloc_accel.errors import StallocError, describe
 
 _COLUMNS = ("id", "lower", "upper", "size")
 _MAX_THREADS = 8  # more attempts at once hardly find more
+_CAPACITY_DEADLINE_S = 5.0  # at least, where a capacity is given: yes or no is worth a longer wait than a little less
 
 
 class InstanceError(StallocError):
@@ -43,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("file", metavar="FILE.csv")
     parser.add_argument("--align", type=int, default=1, metavar="N", help="offsets and sizes are rounded up to it (default: 1)")
     parser.add_argument("--deadline", type=float, metavar="S", help="seconds to improve for (default: by the number of buffers)")
-    parser.add_argument("--capacity", type=int, default=0, metavar="BYTES", help="stop at the first placement that fits in it")
+    parser.add_argument("--capacity", type=int, default=0, metavar="BYTES", help="stop at the first placement that fits in it, or when none can")
     parser.add_argument("--threads", type=int, metavar="N", help="default: the number of cores, at most 8")
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="of the search (default: 7)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -100,7 +101,9 @@ def plan(instance: Instance, args: argparse.Namespace) -> tuple[dict[str, Any], 
     given = instance.offset >= 0
     lower, upper, size = (np.ascontiguousarray(a[~given]) for a in (instance.lower, instance.upper, instance.size))
     obstacles = np.stack([instance.lower, instance.upper, instance.offset, instance.size], axis=1)[given]
-    deadline_s = default_deadline_s(len(instance.lower)) if args.deadline is None else args.deadline
+    deadline_s = args.deadline
+    if deadline_s is None:
+        deadline_s = max(default_deadline_s(len(instance.lower)), _CAPACITY_DEADLINE_S if args.capacity else 0.0)
     threads = args.threads or min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     placement = _core.place(lower, upper, size, alignment=args.align, deadline_s=deadline_s, capacity=args.capacity,
                             num_threads=threads, seed=args.seed,
@@ -111,9 +114,9 @@ def plan(instance: Instance, args: argparse.Namespace) -> tuple[dict[str, Any], 
     if violation:
         raise InstanceError(f"check the placement: {violation} Give no offsets that share bytes.")
     peak, lower_bound = placement["peak_bytes"], placement["lower_bound_bytes"]
-    if args.capacity and lower_bound > args.capacity:
+    if args.capacity and placement["proved_bound_bytes"] > args.capacity:
         raise InstanceError(describe("plan", "--capacity", args.capacity,
-                                     f"must be at least the lower bound {lower_bound}", "Give more."))
+                                     f"must be at least {placement['proved_bound_bytes']}, below which nothing fits", "Give more."))
     answer = {"num_buffers": len(offsets), "lower_bound_bytes": lower_bound, "peak_bytes": peak,
               "ratio": peak / lower_bound if lower_bound else 1.0, "optimal": placement["optimal"],
               "elapsed_s": placement["elapsed_s"], "method": placement["method"]}
