@@ -32,6 +32,7 @@ class Activation:
 
     def arm_stored(self, plan: Plan) -> None:
         """Serves a plan of the store from the first event on."""
+        self._engine.set_arena_limit(self._arena_limit() or 0)
         self._engine.arm(plan, 0)
         self.served = self.lasting = plan
         self._memory.empty_cache()
@@ -43,10 +44,13 @@ class Activation:
 
     def fits(self, plan: Plan) -> bool:
         """Whether max_arena allows it."""
+        limit = self._arena_limit()
+        return limit is None or int(plan["arena_bytes"].sum()) <= limit
+
+    def _arena_limit(self) -> int | None:
         config = self._session.config
         total = self._memory.total_bytes() if isinstance(config.max_arena, float) else 0
-        limit = config.max_arena_bytes(total or 0)
-        return limit is None or int(plan["arena_bytes"].sum()) <= limit
+        return config.max_arena_bytes(total or 0)
 
     def refusal(self, plan: Plan) -> str:
         """Why an arena for `plan` would not pay now; empty where it does."""
@@ -66,6 +70,7 @@ class Activation:
         # cache is flushed once more.
         self._memory.use_expandable_segments(False)  # the arena needs none, and what is shared with others is in it
         self._memory.empty_cache()
+        self._engine.set_arena_limit(self._arena_limit() or 0)
         self._engine.arm(job.current, 0)
         self.served = job.current
         return saved
@@ -86,17 +91,23 @@ class Activation:
 
     # --- beside the training ---
 
-    def join(self) -> None:
-        """Waits for the threads: their deadlines are short."""
+    def finish(self) -> None:
+        """Waits for the threads, whose deadlines are short, and keeps what they and the last steps have learnt."""
         for thread in (self._resize, self._refine):
             if thread is not None:
                 thread.join()
+        self.keep_refined()
+        self._keep_resized()
+        self._start_resizing()
+        if self._resize is not None:
+            self._resize.join()
+            self._keep_resized()
 
     def start_refining(self) -> None:
         """This run's plan had to be ready at once. The next run's may take longer."""
         if int(self.lasting["arena_bytes"].sum()) > _GOOD_RATIO * int(self.lasting["lower_bound_bytes"].sum()):
-            self._refine = ResizeJob(self._engine, lasting=self.lasting, current=None,
-                                     variable_bytes=self.lasting["variable_bytes"].tolist(), deadline_s=_REFINE_S)
+            self._refine = ResizeJob(lasting=self.lasting, variable_bytes=self.lasting["variable_bytes"].tolist(),
+                                     deadline_s=_REFINE_S)
             self._refine.start()
 
     def keep_refined(self) -> None:
@@ -108,34 +119,33 @@ class Activation:
             self.lasting = job.lasting
             self._keep(self.lasting, {})
 
-    def consider_resizing(self) -> int | None:
-        """Longer batches than the plan was made for: the next one, and the next run, shall find room for them.
+    def follow_lengths(self) -> int | None:
+        """Where batches were longer than the plan was made for, the engine has placed its slots anew. The next run's plan
+        follows.
 
-        Returns the bytes by which the arena has grown; None where it has not.
+        Returns the bytes by which the arena may grow; None where the engine's plan is the same.
         """
-        if self._resize is None:
-            met = self._engine.variable_bytes()
-            planned = self.served["variable_bytes"].tolist()
-            if any(seen > known for seen, known in zip(met, planned, strict=True)):
-                needed = [max(seen, known) for seen, known in zip(met, planned, strict=True)]
-                self._resize = ResizeJob(self._engine, lasting=self.lasting, current=self.served, variable_bytes=needed,
-                                         deadline_s=self._session.planning_s())
-                self._resize.start()
+        self._keep_resized()
+        self._start_resizing()
+        if self._engine.planned_variable_bytes() == self.served["variable_bytes"].tolist():
             return None
-        if not self._session.has_ended(self._resize):
-            return None
+        before, self.served = self.served, self._engine.plan()
+        return int((self.served["arena_bytes"] - before["arena_bytes"]).clip(min=0).sum())
+
+    def _start_resizing(self) -> None:
+        if self._resize is not None or self.lasting is None or self.served is None:
+            return
+        met, planned = self._engine.variable_bytes(), self.lasting["variable_bytes"].tolist()
+        if any(seen > known for seen, known in zip(met, planned, strict=True)):
+            needed = [max(seen, known) for seen, known in zip(met, planned, strict=True)]
+            self._resize = ResizeJob(lasting=self.lasting, variable_bytes=needed, deadline_s=self._session.planning_s())
+            self._resize.start()
+
+    def _keep_resized(self) -> None:
+        if self._resize is None or self._resize.is_alive():
+            return
         job, self._resize = self._resize, None
         if job.error is not None:
             raise job.error
         self.lasting = job.lasting
         self._keep(self.lasting, {})
-        growth = int((job.current["arena_bytes"] - self.served["arena_bytes"]).clip(min=0).sum())
-        saved = self.saving(growth)
-        if (saved is not None and saved < 0) or not self.fits(job.current):
-            return None
-        if growth > 0:
-            self._memory.empty_cache()
-        if not self._engine.grow(job.current):
-            return None
-        self.served = job.current
-        return growth

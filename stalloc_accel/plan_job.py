@@ -77,30 +77,21 @@ class PlanJob(threading.Thread):
 
 
 class ResizeJob(threading.Thread):
-    """Places plans anew: for batches that turned out longer than the plan's, or only to place them better.
+    """Places the store's plan anew: for batches that turned out longer than the plan's, or only to place it better.
 
-    When it has ended, either `error` is set, or: `lasting` (the plan for the store) and, where one was given, `current`
-    (the one that is served, placed around the extents and tensors that its arena holds).
+    When it has ended, either `error` is set, or `lasting` is the new plan.
     """
 
-    def __init__(self, engine: Any, *, lasting: Plan, current: Plan | None, variable_bytes: list[int],
-                 deadline_s: float) -> None:
+    def __init__(self, *, lasting: Plan, variable_bytes: list[int], deadline_s: float) -> None:
         super().__init__(name="stalloc-planner", daemon=True)
         self.lasting = lasting
-        self.current = current
         self.variable_bytes = variable_bytes
         self.error: Exception | None = None
-        self._extent_ends = engine.extent_ends()
         self._deadline_s = deadline_s
 
     def run(self) -> None:
         from stalloc_accel import _core
         try:
             self.lasting = _core.resized(self.lasting, self.variable_bytes, self._deadline_s)
-            if self.current is None:
-                return
-            has_first_steps = self.current["num_prologue"] > 0
-            self.current = _core.resized(self.current, self.variable_bytes, self._deadline_s, self._extent_ends,
-                                         keeps_persistent=has_first_steps)
         except Exception as error:  # noqa: BLE001 - carried to the session, which decides
             self.error = error

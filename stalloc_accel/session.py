@@ -182,14 +182,17 @@ class Session:
             self._job.join()
         if self._activation is None:
             return
-        self._activation.join()
-        self._activation.keep_refined()
+        self._finish_plans()
         figures = self.figures()
         self._engine.stop_recording()
         self._announcer.summary(figures, self.reason)
         path = self.config.summary_path(environment.rank())
         if path is not None:
             self._figures.write(path, figures)
+
+    @_harmless
+    def _finish_plans(self) -> None:
+        self._activation.finish()
 
     def figures(self) -> dict[str, Any]:
         """What the session did so far, as JSON values; empty while it is off. Keys: docs/figures.md."""
@@ -363,7 +366,7 @@ class Session:
         if self._bad_steps >= _MAX_BAD_STEPS:
             self._become_passive("the run no longer repeats the steps that were planned")
             return
-        growth = self._activation.consider_resizing()
+        growth = self._activation.follow_lengths()
         if growth is not None:
             self._announcer.grown(self.served_plan, growth)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from histories import History
 from stalloc_accel import _core
+from stalloc_accel.config import StallocConfig
+from stalloc_accel.replay import replay
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -68,44 +71,140 @@ def test_micro_steps_are_planned_for_the_longest_batch_that_any_of_them_met():
     assert sorted(plan["variable_bytes"].tolist()) == [8 * 900, 8 * 900]
 
 
-def test_a_length_met_while_a_larger_plan_was_made_is_not_forgotten():
+class Run:
+    """Steps like Recording.micro_step on an engine that serves their plan."""
+
+    NUM_REQUESTS = 26
+
+    def __init__(self, lengths: tuple[int, ...] = (500, 600, 550, 640), limit: int = 1 << 30) -> None:
+        recording = Recording()
+        for length in lengths:
+            recording.micro_step(length)
+            recording.end_step()
+        self.plan = _core.build_plan(recording.trace(), False)
+        self.host = _core.HostEngine(limit)
+        self.engine = self.host.engine
+        self.engine.arm(self.plan, 0)
+
+    def begin(self, length: int) -> list[int]:
+        live = [self.host.allocate(8 * length), *[self.host.allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]]
+        return [*live, self.host.allocate(64 * KIB * length)]
+
+    def step(self, length: int) -> int:
+        """Requests served from their slots."""
+        before = self.engine.stats()["slot_hits"]
+        live = self.begin(length)
+        for address in live[:0:-1] + live[:1]:
+            self.host.free(address)
+        self.engine.end_step()
+        return self.engine.stats()["slot_hits"] - before
+
+    def extents(self) -> list[int]:
+        return sorted({(b["extent"], b["extent_size"]) for b in self.engine.blocks()})
+
+
+def test_a_longer_step_is_served_from_slots_that_are_placed_for_it_at_once():
+    run = Run()
+    assert run.step(600) == run.NUM_REQUESTS
+    assert run.step(900) == run.NUM_REQUESTS
+    assert run.engine.planned_variable_bytes() == [8 * 900]
+    assert run.step(640) == run.NUM_REQUESTS
+    ((_, size),) = run.extents()  # the first extent was idle and has gone back
+    assert run.host.upstream_bytes() == size
+    assert run.engine.plan()["arena_bytes"].sum() <= size < run.engine.plan()["arena_bytes"].sum() + 4 * MIB
+
+
+def test_what_lives_in_the_arena_keeps_its_extent_when_a_longer_step_comes():
+    run = Run()
+    run.step(600)
+    kept = run.host.allocate(300 * KIB)  # a request beside the plan, served from a gap or upstream
+    run.begin(600)
+    (first, _), = run.extents()
+    run.engine.end_step()
+    run.step(900)  # a whole step lives: not quiet, so the places stay
+    assert run.engine.planned_variable_bytes() == [8 * 640]
+    assert (first in [base for base, _ in run.extents()]) and run.engine.stats()["bad_frees"] == 0
+    run.host.free(kept)
+
+
+def test_a_step_that_is_well_under_way_is_served_as_it_is_and_the_next_one_begins_with_new_places():
     recording = Recording()
-    for length in (500, 600, 550, 640):
-        recording.micro_step(length)
+    for first, second in ((500, 600), (600, 500), (550, 640), (640, 560)):
+        recording.micro_step(first)
+        live = [recording.allocate(MIB) for _ in range(100)]
+        recording.micro_step(second)
+        recording.free(*live)
         recording.end_step()
     plan = _core.build_plan(recording.trace(), False)
     host = _core.HostEngine(1 << 30)
     host.engine.arm(plan, 0)
 
-    def run_step(length):
-        before = host.engine.stats()["slot_hits"]
-        live = [host.allocate(8 * length), *[host.allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]]
-        live.append(host.allocate(64 * KIB * length))
-        for address in live[:0:-1] + live[:1]:
+    def step(first, second):
+        for length, extra in ((first, 100), (second, 0)):
+            batch = host.allocate(8 * length)
+            layers = [host.allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]
+            logits = host.allocate(64 * KIB * length)
+            for address in (logits, *reversed(layers), batch):
+                host.free(address)
+            live = live if not extra else [host.allocate(MIB) for _ in range(extra)]
+        for address in live:
             host.free(address)
         host.engine.end_step()
-        return host.engine.stats()["slot_hits"] - before
 
-    assert run_step(600) == 26
-    run_step(700)
-    larger = _core.resized(plan, host.engine.variable_bytes(), 1.0, host.engine.extent_ends())
-    run_step(900)
-    assert host.engine.grow(larger)
-    assert run_step(700) == 26
-    assert host.engine.variable_bytes() == [8 * 900]
+    step(600, 600)
+    step(600, 900)  # live when the second micro-step tells its length: most of the arena
+    assert host.engine.planned_variable_bytes() == [8 * 640] * 2
+    step(600, 600)
+    assert host.engine.planned_variable_bytes() == [8 * 900] * 2
 
 
-def test_growing_wastes_nothing_at_the_end_of_the_extent_there_is():
+def test_the_plan_does_not_grow_beyond_the_arena_limit():
+    run = Run()
+    run.engine.set_arena_limit(int(run.plan["arena_bytes"].sum()) + MIB)
+    assert run.step(900) < run.NUM_REQUESTS
+    assert run.engine.planned_variable_bytes() == [8 * 640]
+    assert run.step(640) == run.NUM_REQUESTS
+
+
+def test_where_there_is_no_room_to_grow_the_upstream_serves_and_nothing_is_lost():
+    step_of_900 = 8 * 900 + KIB * 900 * 48 + 64 * KIB * 900
+    run = Run(limit=step_of_900 + 64 * KIB)  # for the requests, not for an extent of them all
+    assert run.step(600) == run.NUM_REQUESTS
+    assert run.step(900) == 0
+    assert run.host.upstream_bytes() == 0 and run.engine.stats()["extent_bytes"] == 0
+    assert run.engine.stats()["fallbacks"]["no_extent"] > 0
+
+
+def test_a_request_of_no_weight_that_grows_each_step_moves_no_slot():
     recording = Recording()
-    for length in (512, 640, 576, 704):
-        recording.micro_step(length)
-        constant = [recording.allocate(64 * MIB), recording.allocate(64 * MIB)]
-        recording.free(*constant)
+    for marker in range(4):
+        recording.free(recording.allocate(100_000 + 512 * marker))
+        recording.micro_step((500, 600, 550, 640)[marker])
         recording.end_step()
     plan = _core.build_plan(recording.trace(), False)
-    assert plan["arena_bytes"].sum() == 128 * MIB
+    assert len(plan["variable_bytes"]) == 2
     host = _core.HostEngine(1 << 30)
     host.engine.arm(plan, 0)
-    host.free(host.allocate(8 * 704))
-    longer = _core.resized(plan, [8 * 768], 1.0, host.engine.extent_ends())
-    assert longer["arena_bytes"].sum() <= host.upstream_bytes()  # the long batch fits below what is always there
+    host.free(host.allocate(100_000 + 512 * 9))
+    assert host.engine.planned_variable_bytes() == plan["variable_bytes"].tolist()
+    host.allocate(8 * 700)
+    assert sorted(host.engine.planned_variable_bytes())[0] == 8 * 700
+
+
+def test_the_store_gets_a_plan_for_the_longest_step_even_if_that_was_the_last(tmp_path):
+    history, marks = History(), []
+    for length in (500, 600, 550, 640, 580, 610, 900):
+        marks.append(len(history.rows))
+        batch = history.allocate(8 * length)
+        layers = [history.allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]
+        for block in (*reversed(layers), batch):
+            history.free(block)
+    marks.append(len(history.rows))
+    trace = history.core(tuple(marks))
+    config = StallocConfig(cache_dir=str(tmp_path), log_level="error")
+    first = replay(trace, "stalloc", config=config, name="last is longest")
+    assert first.activated_at_step is not None
+    second = replay(trace, "stalloc", config=config, name="last is longest")
+    assert second.activated_at_step == 0
+    assert second.summary["fallbacks"].get("too_long", 0) == 0
+    assert second.plan["variable_bytes"].tolist() == [8 * 900]

@@ -96,6 +96,18 @@ Bytes SizeModel::bytes_at(Bytes value) const noexcept {
   return round_up(std::max<Bytes>(static_cast<Bytes>(std::llround(bytes)), 1), kAlignment);
 }
 
+std::vector<Bytes> Plan::tolerated_bytes() const {
+  constexpr double kShare = 1.0 / 4096;
+  std::vector<double> weights(variable_bytes.size(), 0);
+  for (const Slot& slot : slots)
+    if (slot.model.variable != kNoVariable) weights[static_cast<std::size_t>(slot.model.variable)] += static_cast<double>(slot.size);
+  const double lack = kShare * static_cast<double>(total_arena_bytes());
+  std::vector<Bytes> tolerated = variable_bytes;
+  for (std::size_t i = 0; i < tolerated.size(); ++i)
+    if (weights[i] > 0) tolerated[i] += static_cast<Bytes>(static_cast<double>(tolerated[i]) * std::min(lack / weights[i], 1.0));
+  return tolerated;
+}
+
 Bytes Plan::total_arena_bytes() const noexcept {
   Bytes total = 0;
   for (const Bytes bytes : arena_bytes) total += bytes;

@@ -68,6 +68,9 @@ struct Plan {
     return num_prologue + static_cast<std::int32_t>((step - num_prologue) % num_period);
   }
   Bytes total_arena_bytes() const noexcept;
+  // By variable: up to which value the plan does as it is. Beyond variable_bytes requests are too long for their slots,
+  // which matters once all that follows the variable would lack more than a small share of the arena.
+  std::vector<Bytes> tolerated_bytes() const;
 };
 
 // Throws Error where the numbers contradict each other or two slots that live at once share a byte. Every

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 namespace stalloc {
 namespace {
@@ -97,9 +98,17 @@ void place_role(Plan& plan, RoleIndex role, const PlannerOptions& options, const
 void place_slots(Plan& plan, const PlannerOptions& options, const Standing& standing) {
   PlannerOptions aligned = options;
   aligned.alignment = kAlignment;
-  plan.arena_bytes.clear();
-  plan.lower_bound_bytes.clear();
-  for (RoleIndex role = 0; role < plan.num_roles; ++role) place_role(plan, role, aligned, standing);
+  const std::vector<Bytes> arena_bytes = std::exchange(plan.arena_bytes, {});
+  const std::vector<Bytes> lower_bound_bytes = std::exchange(plan.lower_bound_bytes, {});
+  for (RoleIndex role = 0; role < plan.num_roles; ++role) {
+    const auto index = static_cast<std::size_t>(role);
+    if (index < standing.keeps_role.size() && standing.keeps_role[index]) {
+      plan.arena_bytes.push_back(arena_bytes[index]);
+      plan.lower_bound_bytes.push_back(lower_bound_bytes[index]);
+    } else {
+      place_role(plan, role, aligned, standing);
+    }
+  }
 }
 
 }  // namespace stalloc

@@ -25,13 +25,16 @@ std::vector<StepScript::Request> requests_of(const Plan& plan, std::int32_t tabl
 }  // namespace
 
 StepScript::StepScript(const Plan& plan, std::int32_t table)
-    : StepScript(requests_of(plan, table), plan.num_roles, plan.variable_bytes) {}
+    : StepScript(requests_of(plan, table), plan.num_roles, plan.variable_bytes) {
+  tolerated_bytes_ = plan.tolerated_bytes();
+}
 
 StepScript::StepScript(const std::vector<Request>& requests, RoleIndex num_roles,
                        const std::vector<Bytes>& variable_bytes)
     : dependents_(variable_bytes.size()),
       definers_(static_cast<std::size_t>(num_roles)),
-      variable_bytes_(variable_bytes) {
+      variable_bytes_(variable_bytes),
+      tolerated_bytes_(variable_bytes) {
   std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(num_roles));
   for (const Request& request : requests) {
     const auto role = static_cast<std::size_t>(request.role);
@@ -60,6 +63,7 @@ void StepCursor::make_room(const StepScript& script) {
 
 void StepCursor::begin(const StepScript* script) noexcept {
   script_ = script;
+  has_outgrown_ = false;
   if (script == nullptr) return;
   values_.assign(script->dependents_.size(), 0);
   for (std::size_t role = 0; role < script->sequences_.size(); ++role) {
@@ -93,6 +97,7 @@ std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
 
 void StepCursor::define(std::int32_t variable, Bytes value) noexcept {
   values_[static_cast<std::size_t>(variable)] = value;
+  has_outgrown_ |= value > script_->tolerated_bytes_[static_cast<std::size_t>(variable)];
   for (const auto& dependent : script_->dependents_[static_cast<std::size_t>(variable)])
     expected_[static_cast<std::size_t>(dependent.role)][static_cast<std::size_t>(dependent.position)] =
         dependent.model.bytes_at(value);

@@ -94,20 +94,18 @@ void bind_engine(py::module_& m) {
     return to_dict(plan);
   }, py::arg("plan"), py::arg("deadline_s") = 1.0,
      "The plan's period, placed anew for a run that is already under way. Raises ValueError.");
-  m.def("resized", [](const py::dict& arrays, const std::vector<Bytes>& variable_bytes, double deadline_s,
-                      const std::vector<std::vector<Bytes>>& extent_ends, bool keeps_persistent) {
+  m.def("resized", [](const py::dict& arrays, const std::vector<Bytes>& variable_bytes, double deadline_s) {
     Plan plan = plan_from(arrays);
     PlannerOptions options;
     options.deadline_s = deadline_s;
     {
       py::gil_scoped_release unlocked;
       check_plan(plan);
-      plan = resized(plan, variable_bytes, options, {extent_ends, keeps_persistent});
+      plan = resized(plan, variable_bytes, options);
     }
     return to_dict(plan);
   }, py::arg("plan"), py::arg("variable_bytes"), py::arg("deadline_s") = 1.0,
-     py::arg("extent_ends") = std::vector<std::vector<Bytes>>{}, py::arg("keeps_persistent") = false,
-     "The same plan sized for other largest values of its variables, around what stands. Raises ValueError.");
+     "The same plan sized for other largest values of its variables. Raises ValueError.");
   m.def("check_plan", [](const py::dict& arrays) { check_plan(plan_from(arrays)); }, py::arg("plan"),
         "Raise ValueError when the plan's arrays contradict each other or two live slots share a byte.");
   m.def("agreement", [](const py::dict& plan, std::int32_t table, const py::dict& trace, std::int64_t step) {

@@ -75,13 +75,15 @@ void bind_engine_class(py::module_& m) {
         engine.arm(std::move(plan), plan_step);
       }, py::arg("plan"), py::arg("plan_step"),
          "Like activate, but each stream's arena is taken at its first request. Raises ValueError on a bad plan.")
-      .def("grow", [](Engine& engine, const py::dict& arrays) {
-        auto plan = checked_plan(arrays);
-        py::gil_scoped_release unlocked;
-        return engine.grow(std::move(plan));
-      }, py::arg("plan"),
-         "Go over to a plan placed around the extents there are; False when there is no room. Raises ValueError.")
-      .def("extent_ends", &Engine::extent_ends, "By role, where the plan's extents end in its address space.")
+      .def("plan", [](const Engine& engine) -> py::object {
+        const std::shared_ptr<const Plan> plan = engine.plan();
+        return plan == nullptr ? py::none() : py::object(to_dict(*plan));
+      }, "The plan that is served, as a dict of arrays; None without one.")
+      .def("planned_variable_bytes", [](const Engine& engine) {
+        const std::shared_ptr<const Plan> plan = engine.plan();
+        return plan == nullptr ? std::vector<Bytes>{} : plan->variable_bytes;
+      }, "The largest value of each variable that the plan is made for. It grows where a step turns out longer.")
+      .def("set_arena_limit", &Engine::set_arena_limit, py::arg("bytes"), "The most a plan may grow to; 0 is no limit.")
       .def("deactivate", &Engine::deactivate, Unlocked())
       .def("set_debug", &Engine::set_debug, py::arg("value"), Unlocked(),
            "Check every change and poison what is freed; ends the process where memory was misused. Slow.")

@@ -23,6 +23,27 @@ Bytes Arena::planned_bytes() const noexcept {
   return bytes;
 }
 
+std::vector<Arena::Extent*> Arena::live_plan_extents() const {
+  std::vector<Extent*> live;
+  std::copy_if(planned_.begin(), planned_.end(), std::back_inserter(live),
+               [](const Extent* extent) { return extent->map.num_used() != 0; });
+  return live;
+}
+
+std::vector<std::unique_ptr<Arena::Extent>> Arena::take_idle_plan_extents() {
+  const std::vector<Extent*> live = live_plan_extents();
+  std::vector<std::unique_ptr<Extent>> idle;
+  for (Extent* extent : planned_) {
+    if (extent->map.num_used() != 0) continue;
+    const auto owner = std::find_if(extents_.begin(), extents_.end(),
+                                    [extent](const std::unique_ptr<Extent>& one) { return one.get() == extent; });
+    idle.push_back(std::move(*owner));
+    extents_.erase(owner);
+  }
+  planned_ = live;
+  return idle;
+}
+
 Arena::Place Arena::take_gap(Bytes size) noexcept {
   for (const auto& extent : extents_) {
     const auto block = extent->map.take_best_fit(size);

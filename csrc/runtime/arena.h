@@ -55,6 +55,9 @@ class Arena {
   void forget_plan() noexcept { planned_.clear(); }
   const std::vector<Extent*>& planned() const noexcept { return planned_; }
   Bytes planned_bytes() const noexcept;
+  // The plan's extents in which something lives, and the others, taken out of the arena.
+  std::vector<Extent*> live_plan_extents() const;
+  std::vector<std::unique_ptr<Extent>> take_idle_plan_extents();
   Place take_slot(Bytes offset, Bytes size) noexcept;
   Place take_at(Extent* extent, Bytes offset, Bytes size) noexcept;
   Place take_gap(Bytes size) noexcept;

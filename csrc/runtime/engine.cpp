@@ -66,9 +66,14 @@ Arena::Place Engine::Impl::serve_gap(RoleIndex role, Bytes rounded) noexcept {
 // The slot of this request, if its bytes are free; else why not.
 Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept {
   const auto index = static_cast<std::size_t>(role);
-  if (arenas[index].planned().empty() && plan_step >= extent_from_step[index]) take_extent(lock, role);
-  if (script == nullptr || role >= script->plan->num_roles) return {};  // changed while the lock was open
+  const std::int64_t step = plan_step;
   const std::int64_t position = cursor.match(role, size);
+  if (wants_layout()) lay_out_anew(lock);
+  if (script != nullptr && plan_step >= extent_from_step[index] && role < script->plan->num_roles &&
+      arenas[index].planned_bytes() < script->plan->arena_bytes[index]) {
+    take_extent(lock, role);
+  }
+  if (script == nullptr || role >= script->plan->num_roles || plan_step != step) return {};  // while the lock was open
   if (position == StepCursor::kNoPosition) {
     until = now + kUnforetoldLife;
     *reason = Fallback::kUnmatched;
@@ -92,7 +97,6 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   Arena& arena = arenas[index];
   Arena::Place place = arena.take_slot(slot.offset, rounded);
   if (!place && !awaiting.empty() && !arena.planned().empty()) {
-    const std::int64_t step = plan_step;
     const Bytes offset = slot.offset;
     poll_some(lock, kPollsPerBusySlot);
     if (plan_step == step) place = arena.take_slot(offset, rounded);

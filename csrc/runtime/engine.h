@@ -59,10 +59,10 @@ class Engine {
   bool activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step);
   // The same, but each role's extent is taken at the first request of its stream.
   void arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step);
-  // Goes over to a plan of the same roles that was placed around the extents there are (Standing): takes only what is
-  // missing behind them, and goes on at the step it is in. False, with nothing changed, when the upstream has no room.
-  bool grow(std::shared_ptr<const Plan> plan);
-  std::vector<std::vector<Bytes>> extent_ends() const;  // by role, in the plan's address space
+  // The plan that is served. It changes by itself where a step turns out longer than it was made for (variable_bytes):
+  // the slots are then placed anew, in more arena, at most `arena_limit` bytes (0: no limit).
+  std::shared_ptr<const Plan> plan() const;
+  void set_arena_limit(Bytes bytes) noexcept;
   // Forgets the plan. What was served stays valid; free space of the arena goes on serving, see below.
   void deactivate() noexcept;
   // Whether requests without a slot are served from the arena's free space (at first: yes). Off and

@@ -32,6 +32,8 @@ Engine::~Engine() {
 Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)), gaps(*plan) {
   steps.reserve(static_cast<std::size_t>(plan->num_tables()));
   for (std::int32_t table = 0; table < plan->num_tables(); ++table) steps.emplace_back(*plan, table);
+  for (const Slot& slot : plan->slots)
+    if (slot.kind == SlotKind::kPersistent) persistent_bytes += slot.size;
 }
 
 const Slot& Engine::Impl::Script::slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept {
@@ -57,8 +59,10 @@ void Engine::Impl::begin_table() noexcept {
 void Engine::Impl::note_variables() noexcept {
   if (script == nullptr) return;
   const std::vector<Bytes>& values = cursor.values();
-  for (std::size_t i = 0; i < std::min(values.size(), variable_bytes.size()); ++i)
+  for (std::size_t i = 0; i < std::min(values.size(), variable_bytes.size()); ++i) {
     variable_bytes[i] = std::max(variable_bytes[i], values[i]);
+    has_outgrown |= variable_bytes[i] > script->steps.front().tolerated_bytes()[i];
+  }
 }
 
 std::vector<Bytes> Engine::variable_bytes() const {
@@ -117,45 +121,14 @@ bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) 
   return true;
 }
 
-bool Engine::grow(std::shared_ptr<const Plan> plan) {
-  auto script = std::make_unique<const Impl::Script>(plan);
-  std::vector<std::unique_ptr<Arena::Extent>> taken;
-  for (RoleIndex role = 0; role < plan->num_roles; ++role) {
-    Bytes missing = plan->arena_bytes[static_cast<std::size_t>(role)];
-    StreamHandle stream = 0;
-    {
-      const Impl::Lock lock(impl_->mutex);
-      const Arena& arena = impl_->arenas[static_cast<std::size_t>(role)];
-      if (arena.planned().empty()) continue;  // taken when its stream asks
-      missing -= arena.planned_bytes();
-      stream = impl_->roles.handle_of(role);
-    }
-    if (missing <= 0) continue;
-    auto extent = impl_->make_extent(*plan, role, missing, stream);
-    if (extent == nullptr) {
-      for (auto& back : taken) impl_->give_back(std::move(back));
-      return false;
-    }
-    taken.push_back(std::move(extent));
-  }
+std::shared_ptr<const Plan> Engine::plan() const {
   const Impl::Lock lock(impl_->mutex);
-  const std::vector<Bytes> met = impl_->variable_bytes;  // in steps that ended while this plan was made
-  impl_->install(std::move(script), impl_->plan_step);
-  if (met.size() == impl_->variable_bytes.size()) impl_->variable_bytes = met;
-  for (auto& extent : taken) impl_->adopt(std::move(extent));
-  return true;
+  return impl_->script == nullptr ? nullptr : impl_->script->plan;
 }
 
-std::vector<std::vector<Bytes>> Engine::extent_ends() const {
+void Engine::set_arena_limit(Bytes bytes) noexcept {
   const Impl::Lock lock(impl_->mutex);
-  std::vector<std::vector<Bytes>> ends;
-  for (RoleIndex role = 0; impl_->script != nullptr && role < impl_->script->plan->num_roles; ++role) {
-    ends.emplace_back();
-    Bytes end = 0;
-    for (const Arena::Extent* extent : impl_->arenas[static_cast<std::size_t>(role)].planned())
-      ends.back().push_back(end += extent->map.size());
-  }
-  return ends;
+  impl_->arena_limit = bytes;
 }
 
 void Engine::arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
@@ -165,16 +138,22 @@ void Engine::arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
   impl_->install(std::move(script), plan_step);
 }
 
-// Called by a thread that may allocate: all room that the hot path needs is made here.
 void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step) {
-  for (const StepScript& table : next->steps) cursor.make_room(table);
   variable_bytes.assign(next->plan->variable_bytes.size(), 0);
-  if (script != nullptr) old_scripts.push_back(std::move(script));
-  script = std::move(next);
+  replace_script(std::move(next));
   plan_step = step;
   extent_from_step.fill(step);
+  layout_from_step = step;
+  has_outgrown = false;
   begin_table();
   refresh_serving();
+}
+
+// Called by a thread that may allocate: all room that the hot path needs is made here.
+void Engine::Impl::replace_script(std::unique_ptr<const Script> next) {
+  for (const StepScript& table : next->steps) cursor.make_room(table);
+  if (script != nullptr) old_scripts.push_back(std::move(script));
+  script = std::move(next);
 }
 
 void Engine::deactivate() noexcept {
@@ -203,23 +182,25 @@ void Engine::Impl::refresh_serving() noexcept {
 
 // --- extents ---
 
-// Called by the first request that misses its role's extent. Others fall back meanwhile.
+// Called by the first request that misses what the plan has for its role beyond the extents there are. Others fall back
+// meanwhile.
 void Engine::Impl::take_extent(Lock& lock, RoleIndex role) noexcept {
   const auto index = static_cast<std::size_t>(role);
   extent_from_step[index] = plan_step + 1;
   const Script* asked_by = script.get();
-  if (asked_by->plan->arena_bytes[index] == 0) return;
+  const Bytes present = arenas[index].planned_bytes();
+  const Bytes missing = asked_by->plan->arena_bytes[index] - present;
   const StreamHandle stream = roles.handle_of(role);
   lock.unlock();
   std::unique_ptr<Arena::Extent> extent;
   try {
-    extent = make_extent(*asked_by->plan, role, asked_by->plan->arena_bytes[index], stream);
+    extent = make_extent(*asked_by->plan, role, missing, stream);
   } catch (const std::exception&) {
     // No host memory for the bookkeeping: the requests fall back, counted as no_extent.
   }
   lock.lock();
   if (extent == nullptr) return;
-  if (script.get() == asked_by && arenas[index].planned().empty()) {
+  if (script.get() == asked_by && arenas[index].planned_bytes() == present) {
     adopt(std::move(extent));
     return;
   }

@@ -31,6 +31,7 @@ struct Engine::Impl {
     std::shared_ptr<const Plan> plan;
     std::vector<StepScript> steps;  // by table
     mutable GapFinder gaps;
+    Bytes persistent_bytes = 0;
     explicit Script(std::shared_ptr<const Plan> plan);
     const Slot& slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept;
   };
@@ -53,9 +54,16 @@ struct Engine::Impl {
   void adopt(std::unique_ptr<Arena::Extent> extent) noexcept;
   void give_back(std::unique_ptr<Arena::Extent> extent) noexcept;
   void install(std::unique_ptr<const Script> next, std::int64_t step);
+  void replace_script(std::unique_ptr<const Script> next);
   void begin_table() noexcept;
   void note_variables() noexcept;
   void refresh_serving() noexcept;
+
+  // --- engine_layout.cpp ---
+  bool wants_layout() const noexcept;
+  void lay_out_anew(Lock& lock) noexcept;
+  std::vector<Bytes> needed_variables() const;
+  bool is_quiet() const noexcept;
 
   // --- engine_check.cpp ---
   void check() const noexcept;  // debug mode: ends the process where an invariant is broken
@@ -74,6 +82,9 @@ struct Engine::Impl {
   std::int64_t plan_step = 0;
   StepCursor cursor;
   std::vector<Bytes> variable_bytes;  // the largest value of each variable met since the plan was installed
+  Bytes arena_limit = 0;
+  bool has_outgrown = false;          // a finished step was longer than the plan
+  std::int64_t layout_from_step = 0;  // the step from which on slots may be placed anew (again)
   // The step from which on a missing plan extent may be asked for (again); one thread at a time.
   std::array<std::int64_t, StreamRoles::kMaxRoles> extent_from_step{};
   // What the request at hand was foretold to need: from its slot, or a guess where it has none.

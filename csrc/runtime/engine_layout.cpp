@@ -1,0 +1,101 @@
+// A step that turns out longer than its plan was made for: the slots are placed anew at once, before the step's large
+// requests come, and what the arena then lacks is taken by the first request that needs it.
+#include <algorithm>
+#include <cmath>
+
+#include "core/plan_builder.h"
+#include "runtime/engine_impl.h"
+
+namespace stalloc {
+namespace {
+
+constexpr double kPlacementSeconds = 0.03;  // for a better placement than the first one found
+
+}  // namespace
+
+bool Engine::Impl::wants_layout() const noexcept {
+  return (has_outgrown || cursor.has_outgrown()) && script != nullptr && plan_step >= layout_from_step && is_quiet();
+}
+
+// Blocks that live now stay where they are and would stand in the way of slots that are placed as if they were not: a
+// step that is well under way is served as it is, and the next one begins with the new places.
+bool Engine::Impl::is_quiet() const noexcept {
+  const Bytes live = stats.served_bytes + stats.awaiting_bytes - script->persistent_bytes;
+  return 2 * live <= script->plan->total_arena_bytes() - script->persistent_bytes;
+}
+
+// The largest values met. A step tells its variables one by one: those still to come are taken to have grown as much as
+// those that are known, so that one placement serves the whole step.
+std::vector<Bytes> Engine::Impl::needed_variables() const {
+  const std::vector<Bytes>& planned = script->plan->variable_bytes;
+  const std::vector<Bytes>& present = cursor.values();
+  std::vector<Bytes> needed = planned;
+  double growth = 1;
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    needed[i] = std::max({planned[i], variable_bytes[i], present[i]});
+    if (present[i] > planned[i]) growth = std::max(growth, static_cast<double>(present[i]) / static_cast<double>(planned[i]));
+  }
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    if (present[i] == 0)
+      needed[i] = std::max(needed[i], static_cast<Bytes>(std::ceil(growth * static_cast<double>(planned[i]))));
+    for (std::size_t other = 0; other < planned.size(); ++other)  // micro-steps share their largest value
+      if (planned[other] == planned[i]) needed[i] = std::max(needed[i], needed[other]);
+  }
+  return needed;
+}
+
+void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
+  layout_from_step = plan_step + 1;
+  const Script* asked_by = script.get();
+  std::unique_ptr<const Script> next;
+  std::vector<std::vector<Arena::Extent*>> standing_extents;
+  std::vector<std::unique_ptr<Arena::Extent>> idle;
+  Standing standing;
+  try {
+    const Plan& old = *asked_by->plan;
+    const std::vector<Bytes> needed = needed_variables();
+    standing.keeps_persistent = old.num_prologue > 0;
+    standing.keeps_role.assign(static_cast<std::size_t>(old.num_roles), true);
+    for (const Slot& slot : old.slots) {
+      if (slot.model.variable == kNoVariable) continue;
+      const auto variable = static_cast<std::size_t>(slot.model.variable);
+      if (needed[variable] > old.variable_bytes[variable]) standing.keeps_role[static_cast<std::size_t>(slot.role)] = false;
+    }
+    for (std::size_t role = 0; role < standing.keeps_role.size(); ++role) {
+      standing_extents.push_back(arenas[role].live_plan_extents());
+      standing.extent_ends.emplace_back();
+      Bytes end = 0;
+      for (const Arena::Extent* extent : standing_extents.back()) standing.extent_ends.back().push_back(end += extent->map.size());
+    }
+    const Bytes limit = arena_limit;
+    old_scripts.reserve(old_scripts.size() + 1);  // replacing the script below must not fail
+    lock.unlock();
+    PlannerOptions options;
+    options.deadline_s = kPlacementSeconds;
+    auto plan = std::make_shared<const Plan>(resized(old, needed, options, standing));
+    if (limit == 0 || plan->total_arena_bytes() <= limit) next = std::make_unique<const Script>(std::move(plan));
+  } catch (const std::exception&) {
+    // No memory for it: the step is served from the places there are, as far as they go.
+  }
+  if (!lock.owns_lock()) lock.lock();
+  if (next == nullptr || script.get() != asked_by) return;
+  for (std::size_t role = 0; role < standing_extents.size(); ++role)
+    if (!standing.keeps_role[role] && arenas[role].live_plan_extents() != standing_extents[role]) return;
+  for (std::size_t role = 0; role < standing_extents.size(); ++role) {
+    if (standing.keeps_role[role]) continue;
+    extent_from_step[role] = plan_step;
+    for (auto& extent : arenas[role].take_idle_plan_extents()) {
+      extents.erase(std::find(extents.begin(), extents.end(), extent.get()));
+      stats.extent_bytes -= extent->map.size();
+      idle.push_back(std::move(extent));
+    }
+  }
+  engine.extent_bytes_.store(stats.extent_bytes, std::memory_order_relaxed);
+  replace_script(std::move(next));
+  has_outgrown = false;
+  lock.unlock();
+  for (auto& extent : idle) give_back(std::move(extent));
+  lock.lock();
+}
+
+}  // namespace stalloc
