@@ -140,13 +140,14 @@ def test_a_step_that_is_well_under_way_is_served_as_it_is_and_the_next_one_begin
     host.engine.arm(plan, 0)
 
     def step(first, second):
+        live = []
         for length, extra in ((first, 100), (second, 0)):
             batch = host.allocate(8 * length)
             layers = [host.allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]
             logits = host.allocate(64 * KIB * length)
             for address in (logits, *reversed(layers), batch):
                 host.free(address)
-            live = live if not extra else [host.allocate(MIB) for _ in range(extra)]
+            live += [host.allocate(MIB) for _ in range(extra)]
         for address in live:
             host.free(address)
         host.engine.end_step()
