@@ -1,6 +1,6 @@
 """Random programs on the GPU: every block is filled with a pattern of its own and looked at before it is freed.
 
-    python tests/gpu/stress.py [--seconds 480] [--seed N] [--json FILE]
+    python tests/gpu/stress.py [--seconds 480] [--seed N] [--debug] [--json FILE]
 
 Threads allocate on streams of their own, read each other's blocks, hand blocks over and capture graphs, while the plan,
 the phase and the arena change under them at random. A program is one set of threads and plans, with one seed. The exit
@@ -311,6 +311,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--debug", action="store_true", help="with the engine's debug mode, which ends the process at a finding")
     args = parser.parse_args()
 
     from stalloc_accel import extension
@@ -320,6 +321,7 @@ def main() -> int:
     torch.cuda.init()
     seed = random.SystemRandom().randrange(1 << 31) if args.seed is None else args.seed
     print(f"seed {seed}", flush=True)
+    module.engine(0).set_debug(args.debug)
     found = run(Arena(module, module.engine(0)), args.seconds, seed)
     text = json.dumps(found, indent=1)
     print(text)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import stress
 
 
@@ -17,3 +21,9 @@ def test_every_block_keeps_its_bytes_whatever_happens_around_it(arena, request, 
 def test_without_record_stream_the_same_program_finds_corruption(arena, seed):
     found = stress.run_program(arena, str(seed), 6.0, records_streams=False)
     assert found["corruptions"] > 0, found
+
+
+def test_the_debug_mode_finds_nothing_in_the_same_programs(cuda_module, seed):
+    command = [sys.executable, str(Path(stress.__file__)), "--debug", "--seconds", "10", "--seed", str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
