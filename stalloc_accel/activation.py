@@ -71,7 +71,7 @@ class Activation:
         self._memory.use_expandable_segments(False)  # the arena needs none, and what is shared with others is in it
         self._memory.empty_cache()
         self._engine.set_arena_limit(self._arena_limit() or 0)
-        self._engine.arm(job.current, 0)
+        self._engine.arm(job.current, job.plan_step(self._session.num_steps))
         self.served = job.current
         return saved
 

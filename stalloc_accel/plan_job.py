@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from stalloc_accel.errors import StallocError, describe
 
 Plan = dict[str, Any]
+
+_STEPS_FOR_TWO_KINDS = 4  # two of each
+
+
+def awaits_more_steps(trace: Mapping[str, Any], num_unsettled: int) -> bool:
+    """Whether the recorded steps may be of two kinds that come in turn, which the next one would show."""
+    is_birth = np.concatenate([[0], np.cumsum(trace["event_size"] > 0)])
+    settled = np.diff(is_birth[trace["step_begin"]])[max(num_unsettled, 1):].tolist()
+    if not 2 <= len(settled) < _STEPS_FOR_TWO_KINDS or settled[-1] == settled[-2]:
+        return False
+    return len(settled) == 2 or settled[-1] == settled[-3]
 
 
 class PlanJob(threading.Thread):
@@ -49,6 +63,10 @@ class PlanJob(threading.Thread):
         self._cancelled = True
         self._step_ended.set()
 
+    def plan_step(self, num_steps: int) -> int:
+        """Where the plan for this run stands after `num_steps` steps of it: steps of several kinds come in turn."""
+        return (num_steps - self.lasting["num_prologue"]) % self.current["num_period"]
+
     def _plan(self) -> None:
         from stalloc_accel import _core
         trace = self._engine.recorded()
@@ -73,7 +91,7 @@ class PlanJob(threading.Thread):
                                             "no step was recorded after planning", "Nothing to do."))
             self._step_ended.wait()
         self.num_events = len(trace["event_size"])
-        self.agreement = _core.agreement(self.current, 0, trace, num_steps - 1)
+        self.agreement = _core.agreement(self.current, self.plan_step(num_steps - 1), trace, num_steps - 1)
 
 
 class ResizeJob(threading.Thread):

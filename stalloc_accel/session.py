@@ -24,7 +24,7 @@ from stalloc_accel.config import Source, StallocConfig, merge
 from stalloc_accel.errors import BuildError, ConfigError, describe
 from stalloc_accel.figures import Figures
 from stalloc_accel.memory import CpuMemory, CudaMemory, DeviceMemory
-from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob
+from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob, awaits_more_steps
 
 BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
 """Who may announce steps, the most trustworthy first ("bare": the loop calls step() itself); see claim_boundary."""
@@ -287,7 +287,8 @@ class Session:
         if self._engine.recording_overflowed():
             self._become_passive(f"a step makes more than {_RECORDED_EVENTS} allocations and frees")
         elif self.num_steps >= self.config.skip_steps + max(self.config.profile_steps, 2):
-            self._start_job()
+            if not awaits_more_steps(self._engine.recorded(), self.config.skip_steps):
+                self._start_job()
 
     def _start_job(self, lasting: Plan | None = None) -> None:
         self._attempts += 1

@@ -6,6 +6,7 @@
 #include "core/period.h"
 #include "core/sequence.h"
 #include "core/step_cursor.h"
+#include "core/step_cycle.h"
 #include "core/timeline.h"
 
 namespace stalloc {
@@ -177,7 +178,9 @@ class SlotBuilder {
 
 Plan build_plan(const Trace& trace, const PlannerOptions& options) {
   const Lifetimes lifetimes = lifetimes_of(trace);
-  Plan plan = SlotBuilder(lifetimes, trace.num_roles).build();
+  const std::int64_t cycle = steps_a_cycle(lifetimes, trace.num_roles);
+  Plan plan = SlotBuilder(in_cycles(lifetimes, cycle), trace.num_roles).build();
+  cut_tables(plan, lifetimes, cycle);
   place_slots(plan, options);
   check_plan(plan);
   return plan;

@@ -1,0 +1,74 @@
+"""Steps of several kinds that come in turn: each is served from the table of its kind."""
+
+import numpy as np
+import pytest
+
+from programs import Free, Request, Runner, construction, served_share, training_step
+from stalloc_accel import _core
+from stalloc_accel.plan_job import awaits_more_steps
+
+LIMIT = 1 << 30
+
+
+def step_of(kind: int, every: int) -> list:
+    """Every step fetches a batch that the next one frees; each `every`-th also makes a log before it fetches one."""
+    log = [Request("log", 512), Request("mean", 4096), Free("log"), Free("mean")] if kind % every == 0 else []
+    batch = [Request("next", 512), Free("batch"), Request("batch", 512), Free("next")]
+    return [*log, *batch, *training_step(3)]
+
+
+def run(runner: Runner, steps: range, every: int) -> None:
+    for index in steps:
+        runner.run(step_of(index, every))
+        runner.host.engine.end_step()
+
+
+def recorded(num_steps: int, every: int) -> dict:
+    host = _core.HostEngine(LIMIT)
+    host.engine.start_recording(1 << 16)
+    runner = Runner(host)
+    runner.run(construction())
+    run(runner, range(num_steps), every)
+    trace = host.engine.recorded()
+    runner.free_all()
+    return trace
+
+
+@pytest.mark.parametrize(("every", "num_steps"), [(2, 5), (2, 6), (3, 7), (4, 11)])
+def test_the_second_run_serves_each_kind_from_its_own_table(every, num_steps):
+    plan = _core.build_plan(recorded(num_steps, every), True)
+    assert plan["num_period"] % every == 0
+    host = _core.HostEngine(LIMIT)
+    host.engine.arm(plan, 0)
+    runner = Runner(host)
+    runner.run(construction())
+    run(runner, range(num_steps), every)
+    before = host.engine.stats()
+    run(runner, range(num_steps, num_steps + 2 * every), every)
+    assert served_share(host, before) == 1.0
+
+
+@pytest.mark.parametrize("begun_at", [6, 7, 8])
+def test_a_run_under_way_enters_the_plan_at_its_own_kind(begun_at):
+    trace = recorded(7, 3)
+    lasting = _core.build_plan(trace, True)
+    plan = _core.without_prologue(lasting)
+    host = _core.HostEngine(LIMIT)
+    runner = Runner(host)
+    run(runner, range(begun_at), 3)
+    host.engine.arm(plan, (begun_at - lasting["num_prologue"]) % plan["num_period"])
+    run(runner, range(begun_at, begun_at + 3), 3)  # what lives from before the plan is gone after these
+    before = host.engine.stats()
+    run(runner, range(begun_at + 3, begun_at + 12), 3)
+    assert served_share(host, before) == 1.0
+
+
+def test_steps_of_one_kind_make_no_cycle():
+    assert _core.build_plan(recorded(9, 1), True)["num_period"] <= 2
+
+
+@pytest.mark.parametrize(("counts", "awaits"), [((9, 5, 5), False), ((9, 5, 6), True), ((9, 5, 6, 5), True),
+                                                ((9, 5, 6, 7), False), ((9, 5, 6, 5, 6), False)])
+def test_two_kinds_are_waited_for_and_nothing_else(counts, awaits):
+    trace = {"event_size": np.ones(sum(counts), np.int64), "step_begin": np.concatenate([[0], np.cumsum(counts)])}
+    assert awaits_more_steps(trace, 1) is awaits
