@@ -15,7 +15,7 @@ features = FeatureTable("processes")
 
 def add_one(queue, answers, go_on) -> None:
     """In the other process: each tensor that comes is changed and summed."""
-    while (tensor := queue.get()) is not None:
+    while (tensor := queue.get(timeout=100)) is not None:
         tensor += 1
         torch.cuda.synchronize()
         answers.put(float(tensor.sum()))

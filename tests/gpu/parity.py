@@ -157,11 +157,19 @@ def environment_of(variant: dict[str, str], folder: Path) -> dict[str, str]:
 
 def run_process(command: list[str], environment: dict[str, str], limit_s: float) -> str:
     """What was wrong with its end; empty when it ended well."""
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        return f"no end after {limit_s:.0f} s"
-    return f"exit status {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}" if done.returncode else ""
+    with tempfile.TemporaryFile() as log:  # no pipe, which a child of a dead process would keep open
+        try:
+            status = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=limit_s).returncode
+        except subprocess.TimeoutExpired:
+            return f"no end after {limit_s:.0f} s"
+        log.seek(0)
+        return f"exit status {status}\n{log.read().decode(errors='replace')[-4000:]}" if status else ""
+
+
+def outcomes_in(text: str) -> dict[str, dict[str, Any]]:
+    """By feature; a line that a dying process left unfinished is passed over."""
+    lines = [line for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+    return {outcome["feature"]: outcome for outcome in map(json.loads, lines)}
 
 
 def collect(area: str, side: str, variant: str) -> dict[str, dict[str, Any]]:
@@ -177,8 +185,7 @@ def collect(area: str, side: str, variant: str) -> dict[str, dict[str, Any]]:
             command = [sys.executable, str(HERE / "parity.py"), area, side, str(out), *after]
             limit_s = 120 + sum(feature.seconds for feature in table.features)
             complaint = run_process(command, environment_of(table.variants[variant], Path(folder)), limit_s)
-            lines = [json.loads(line) for line in out.read_text().splitlines()]
-            outcomes |= {line["feature"]: line for line in lines if "feature" in line}
+            outcomes |= outcomes_in(out.read_text())
             if not complaint and len(outcomes) == len(names):
                 break
             # It ended in the middle of a feature, before the first of them, or badly after the last.
