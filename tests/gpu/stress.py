@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import itertools
 import json
 import queue
 import random
@@ -185,7 +186,6 @@ class Changer:
         self.actions = {
             "plans taken": lambda: self.engine.activate(self.plan(), self.random.randrange(3)),
             "plans armed": lambda: self.engine.arm(self.plan(), 0),
-            "plans grown": lambda: self.engine.grow(self.plan()),
             "wrong plans refused": self.offer_a_wrong_plan,
             "steps": self.engine.end_step,
             "polls": self.engine.poll_fences,
@@ -225,13 +225,15 @@ class Changer:
 
 
 def random_plan(arena: Arena, choice: random.Random, streams: list[torch.cuda.Stream]) -> dict[str, Any]:
-    """A plan that was right for some other program."""
+    """A plan that was right for some other program, often one whose sizes followed a length."""
     steps = [choice.choices(SIZES, k=choice.randint(5, 60)) for _ in streams]
+    lengths = itertools.cycle(choice.choice([(8,), (8, 6, 8, 10)]))
 
     def step() -> None:
+        length = next(lengths)
         for stream, sizes in zip(streams, steps):
             with torch.cuda.stream(stream):
-                kept = [torch.empty(size, dtype=torch.uint8, device=DEVICE) for size in sizes]
+                kept = [torch.empty(size * length // 8, dtype=torch.uint8, device=DEVICE) for size in sizes]
                 del kept
 
     return arena.record_plan(step)
