@@ -49,9 +49,17 @@ class Figures:
         self._last, self._step = self._engine.stats(), self._last
 
     def last_step_hit_rate(self) -> float | None:
-        """The share of the last step's requests that were served from their slots; None where it made none."""
-        requests = self._last["requests"] - self._step["requests"]
+        """The share of the last step's requests that were served from their slots; None where it made none.
+
+        What it made beyond a step of the plan, as an evaluation does, was not to be had from slots and does not count.
+        """
+        requests = min(self._last["requests"] - self._step["requests"], self._requests_a_step())
         return (self._last["slot_hits"] - self._step["slot_hits"]) / requests if requests else None
+
+    def _requests_a_step(self) -> int:
+        plan = self._session.served_plan
+        first = plan["num_prologue"] * plan["num_roles"]  # of the cells, one a table and role
+        return -(-int(plan["table_begin"][-1] - plan["table_begin"][first]) // plan["num_period"])
 
     def collect(self) -> dict[str, Any]:
         """The summary as JSON values. Bytes are as the allocator counts them; rates lie in [0, 1]."""
