@@ -163,6 +163,12 @@ class Session:
             self._watch()
 
     @_harmless
+    def phase_ended(self) -> None:
+        """An evaluation, a prediction or a save between two steps is over: the next step's requests begin here."""
+        if self._engine is not None and self.state is State.ACTIVE:
+            self._engine.restart_step()
+
+    @_harmless
     def pass_through(self, reason: str = "asked for") -> None:
         """From now on torch's own allocator serves everything; what was served stays valid."""
         if self._engine is not None:

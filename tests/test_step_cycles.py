@@ -72,3 +72,39 @@ def test_steps_of_one_kind_make_no_cycle():
 def test_two_kinds_are_waited_for_and_nothing_else(counts, awaits):
     trace = {"event_size": np.ones(sum(counts), np.int64), "step_begin": np.concatenate([[0], np.cumsum(counts)])}
     assert awaits_more_steps(trace, 1) is awaits
+
+
+def evaluation(num_batches: int, like: list) -> list:
+    """Forward passes alone: what a training step begins with, freed at once. Batches of another size lie between."""
+    forward = [part for part in like[:len(like) // 2] if isinstance(part, Request)]
+    program = []
+    for batch in range(num_batches):
+        scale = 1 if batch % 2 else 3
+        for part in forward:
+            name = f"eval {part.name}"
+            program += [Request(name, scale * part.size), Free(name)]
+    return program
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_step_after_an_evaluation_is_served_from_its_slots(is_told):
+    step = training_step(5, num_layers=60)
+    host = _core.HostEngine(LIMIT)
+    host.engine.start_recording(1 << 16)
+    runner = Runner(host)
+    for _ in range(3):
+        runner.run(step)
+        host.engine.end_step()
+    host.engine.arm(_core.build_plan(host.engine.recorded(), False), 0)
+    runner.run(step)
+    host.engine.end_step()
+    reserved = host.upstream_bytes()
+    runner.run(evaluation(5, step))
+    if is_told:
+        host.engine.restart_step()
+    before = host.engine.stats()
+    runner.run(step)
+    host.engine.end_step()
+    # Untold, the first requests are what tells that a step begins.
+    assert served_share(host, before) >= (1.0 if is_told else 0.7)
+    assert host.upstream_bytes() <= reserved, "the evaluation and the step found room in the arena"

@@ -48,6 +48,7 @@ class Engine {
 
   // --- control: called at step boundaries, may allocate and throw Error ---
   std::int64_t end_step();  // the boundary between two steps; returns the number of steps ended so far
+  void restart_step() noexcept;  // what was asked for since the boundary was no part of the step, which begins now
   void start_recording(std::size_t capacity_events);
   void stop_recording() noexcept;
   Trace recorded() const;           // a copy; the recording goes on

@@ -52,6 +52,11 @@ std::int64_t Engine::end_step() {
   return ++impl_->stats.steps;
 }
 
+void Engine::restart_step() noexcept {
+  const Impl::Lock lock(impl_->mutex);
+  impl_->begin_table();
+}
+
 void Engine::Impl::begin_table() noexcept {
   if (script != nullptr) cursor.begin(&script->steps[static_cast<std::size_t>(script->plan->table_of(plan_step))]);
 }

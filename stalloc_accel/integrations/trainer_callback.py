@@ -52,6 +52,20 @@ class StallocCallback(TrainerCallback):
             if running is not None:
                 running.step("trainer")
 
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._end_phase()
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        self._end_phase()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._end_phase()
+
+    def _end_phase(self) -> None:
+        running = doors.session()
+        if running is not None:
+            running.phase_ended()
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not isinstance(logs, dict) or "loss" not in logs:
             return
