@@ -88,7 +88,7 @@ void CudaStats::add_totals(Tally& tally, std::size_t pool, std::int64_t blocks, 
 
 CudaStats::Picture CudaStats::picture() const {
   Picture result;
-  for (const auto& extent : upstream_.extents()) add(result.extents_now, extent.size, extent.size, true);
+  for (const auto& extent : upstream_.extents()) add(result.extents_now, extent.block_size, extent.size, true);
   for (const auto& block : engine_.blocks()) {
     if (block.requested > 0) {
       add(result.served_now, block.size, block.requested, !block.awaiting_free);

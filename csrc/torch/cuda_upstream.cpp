@@ -46,8 +46,10 @@ void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
     if (before_extent_) before_extent_();
     void* base = native_.raw_alloc_with_stream(static_cast<std::size_t>(size), cuda_stream(stream));
     try {
-      enter({reinterpret_cast<std::uintptr_t>(base), size, stream});
-    } catch (const std::bad_alloc&) {
+      Extent extent{reinterpret_cast<std::uintptr_t>(base), size, stream, size};
+      extent.block_size = block_size_of(extent);
+      enter(extent);
+    } catch (const std::exception&) {
       native_deleter_(base);
       return nullptr;
     }
@@ -55,6 +57,20 @@ void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
   } catch (...) {
     return nullptr;  // no room after all
   }
+}
+
+// Extents are few, so that a look at all segments costs nothing that counts.
+Bytes CudaUpstream::block_size_of(const Extent& extent) const {
+  const native::SnapshotInfo info = take_snapshot(native_, {0, 0}, false);
+  for (const native::SegmentInfo& segment : info.segments) {
+    std::uintptr_t address = segment.address;
+    if (extent.base - address >= segment.total_size) continue;
+    for (const native::BlockInfo& block : segment.blocks) {
+      if (address == extent.base) return static_cast<Bytes>(block.size);
+      address += block.size;
+    }
+  }
+  return extent.size;
 }
 
 void CudaUpstream::enter(const Extent& extent) {
@@ -69,9 +85,9 @@ void CudaUpstream::enter(const Extent& extent) {
   extents_.insert(at, extent);
   const std::size_t size_class = extent.size > kSmallRequest ? 1 : 0;
   ++taken_.count[size_class];
-  taken_.bytes[size_class] += extent.size;
+  taken_.bytes[size_class] += extent.block_size;
   num_held_.fetch_add(1, std::memory_order_relaxed);
-  held_bytes_.fetch_add(extent.size, std::memory_order_relaxed);
+  held_bytes_.fetch_add(extent.block_size, std::memory_order_relaxed);
 }
 
 // True when the request can be expected to succeed, after flushing the native cache where that is what it takes: if
@@ -90,7 +106,7 @@ void CudaUpstream::deallocate(void* extent) noexcept {
     const auto found = std::find_if(extents_.begin(), extents_.end(), [&](const Extent& e) { return e.base == base; });
     if (found != extents_.end()) {
       num_held_.fetch_sub(1, std::memory_order_relaxed);
-      held_bytes_.fetch_sub(found->size, std::memory_order_relaxed);
+      held_bytes_.fetch_sub(found->block_size, std::memory_order_relaxed);
       extents_.erase(found);
     }
   }
@@ -127,7 +143,7 @@ CudaUpstream::Taken CudaUpstream::held() const {
   for (const Extent& extent : extents_) {
     const std::size_t size_class = extent.size > kSmallRequest ? 1 : 0;
     ++held.count[size_class];
-    held.bytes[size_class] += extent.size;
+    held.bytes[size_class] += extent.block_size;
   }
   return held;
 }

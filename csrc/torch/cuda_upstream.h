@@ -22,6 +22,7 @@ class CudaUpstream final : public Upstream {
     std::uintptr_t base = 0;
     Bytes size = 0;
     StreamHandle stream = 0;
+    Bytes block_size = 0;  // of the native block: torch counts what it rounded up to, and tails it did not split off
   };
 
   CudaUpstream(native::CUDAAllocator& native, c10::DeleterFnPtr native_deleter, const CudaPoolRoutes& routes,
@@ -63,6 +64,7 @@ class CudaUpstream final : public Upstream {
  private:
   bool make_room(Bytes size);
   void enter(const Extent& extent);
+  Bytes block_size_of(const Extent& extent) const;
   cudaEvent_t take_spare_event() noexcept;
 
   native::CUDAAllocator& native_;

@@ -37,9 +37,7 @@ def cuda_module():
 
 @pytest.fixture
 def arena(cuda_module):
-    engine = cuda_module.engine(0)
-    engine.set_serve_gaps(True)
-    arena = Arena(cuda_module, engine)
+    arena = Arena(cuda_module, cuda_module.engine(0))
     yield arena
     torch.cuda.set_per_process_memory_fraction(1.0)
     arena.close()

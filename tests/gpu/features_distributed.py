@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +13,15 @@ import torch.distributed as dist
 import torch.multiprocessing
 from parity import FeatureTable, Unavailable
 
-features = FeatureTable("distributed", {
-    "": {},
-    "registered buffers": {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"},
-})
+REGISTER = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+features = FeatureTable("distributed", {"": {}, "registered buffers": {REGISTER: "1"}})
 
 
 @contextmanager
 def group(rank: int = 0, world_size: int = 1, folder: str | None = None, backend: str = "nccl") -> Iterator[None]:
+    if dist.is_initialized():
+        yield
+        return
     with tempfile.TemporaryDirectory() as own:
         device = {"device_id": torch.device("cuda", rank)} if backend == "nccl" else {}
         dist.init_process_group(backend, init_method=f"file://{Path(folder or own, 'rendezvous')}", rank=rank,
@@ -27,7 +29,9 @@ def group(rank: int = 0, world_size: int = 1, folder: str | None = None, backend
         try:
             yield
         finally:
-            dist.destroy_process_group()
+            # A destroyed group's hook would still be told of segments, and torch's own empty_cache fail with it.
+            if REGISTER not in os.environ:
+                dist.destroy_process_group()
 
 
 def one_rank(side):
@@ -126,9 +130,12 @@ def fsdp2(side):
 def nccl_pool(side):
     with one_rank(side):
         backend = dist.group.WORLD._get_backend(torch.device("cuda", 0))
-        if not hasattr(backend, "mem_allocator"):
-            raise Unavailable(f"torch {torch.__version__}: ProcessGroupNCCL has no mem_allocator")
-        pool = torch.cuda.MemPool(backend.mem_allocator)
+        try:
+            pool = torch.cuda.MemPool(backend.mem_allocator)
+        except (AttributeError, RuntimeError) as error:
+            if "mem_allocator" not in str(error) and "not supported" not in str(error):
+                raise
+            raise Unavailable(f"torch {torch.__version__}: {str(error).splitlines()[0]}") from error
         with torch.cuda.use_mem_pool(pool):
             tensor = torch.full((100_000,), 2.0, device="cuda")
         dist.all_reduce(tensor)
