@@ -18,7 +18,7 @@ from stalloc_accel.errors import PlanFileError, describe
 from stalloc_accel.fingerprint.key import Key, canonical_json, make_key
 
 FORMAT = "stalloc-plan"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_FILE_BYTES = 256 << 20
 MAX_HEADER_BYTES = 2 << 20
 MAX_JSON_DEPTH = 16
@@ -27,7 +27,8 @@ MAX_JSON_DEPTH = 16
 ARRAYS: dict[str, str] = {
     "slot_size": "I64", "slot_offset": "I64", "slot_birth": "I64", "slot_death": "I64", "slot_role": "I32",
     "slot_kind": "U8", "slot_base": "F64", "slot_slope": "F64", "slot_variable": "I32", "slot_defines": "U8",
-    "variable_bytes": "I64", "table_slots": "I32", "table_begin": "I64", "arena_bytes": "I64", "lower_bound_bytes": "I64",
+    "variable_bytes": "I64", "table_slots": "I32", "table_begin": "I64", "role_space": "I32", "arena_bytes": "I64",
+    "lower_bound_bytes": "I64",
 }
 NUMBERS = ("num_roles", "num_prologue", "num_period", "window_begin", "window_end")
 _NUMPY_TYPES = {"I64": "<i8", "I32": "<i4", "U8": "|u1", "F64": "<f8"}
@@ -180,7 +181,7 @@ def _spans_of(entries: dict[str, Any], numbers: Mapping[str, int], data_bytes: i
 
 def _check_lengths(lengths: Mapping[str, int], numbers: Mapping[str, int]) -> None:
     expected = dict.fromkeys((name for name in ARRAYS if name.startswith("slot_")), lengths["slot_size"])
-    expected["arena_bytes"] = expected["lower_bound_bytes"] = numbers["num_roles"]
+    expected["role_space"] = expected["arena_bytes"] = expected["lower_bound_bytes"] = numbers["num_roles"]
     expected["table_begin"] = (numbers["num_prologue"] + numbers["num_period"]) * numbers["num_roles"] + 1
     for name, length in expected.items():
         if lengths[name] != length:

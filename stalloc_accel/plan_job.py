@@ -33,13 +33,16 @@ class PlanJob(threading.Thread):
     foretells, in [0, 1]), `seconds` (of planning).
     """
 
-    def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None) -> None:
+    def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None,
+                 shares_spaces: bool = False) -> None:
         """`num_unsettled`: first steps that repeat nothing; none of them is compared.
-        `lasting`: a plan out of the store, of which only the part for this run is to be made."""
+        `lasting`: a plan out of the store, of which only the part for this run is to be made.
+        `shares_spaces`: streams may reuse each other's memory."""
         super().__init__(name="stalloc-planner", daemon=True)
         self._engine = engine
         self._deadline_s = deadline_s
         self._num_unsettled = num_unsettled
+        self._shares_spaces = shares_spaces
         self._step_ended = threading.Event()
         self._cancelled = False
         self.lasting = lasting
@@ -73,7 +76,7 @@ class PlanJob(threading.Thread):
         num_planned = len(trace["step_begin"]) - 1
         began = time.perf_counter()
         if self.lasting is None:
-            self.lasting = _core.build_plan(trace, True, self._deadline_s)
+            self.lasting = _core.build_plan(trace, True, self._deadline_s, shares_spaces=self._shares_spaces)
         self.current = _core.without_prologue(self.lasting, self._deadline_s)
         self.seconds = time.perf_counter() - began
         self._check(max(num_planned, self._num_unsettled))

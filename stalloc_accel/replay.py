@@ -93,7 +93,10 @@ def replay(trace: Any, policy: str, *, options: AllocatorOptions | None = None, 
     if policy != "stalloc":
         raise StallocError(describe("replay", "policy", policy, f"must be one of {', '.join(POLICIES)}"))
     run = _core.SimulatedRun(trace, core_options | {"handover_audited": handover_audited})
-    with ReplaySession(run, config or StallocConfig(cache="off", log_level="error"), name) as session:
+    ours = ReplaySession(run, config or StallocConfig(cache="off", log_level="error"), name)
+    if handover_audited:
+        ours.vouch_for_streams()
+    with ours as session:
         survived = _drive(run, session, trace.step_begin)
         if run.offence:
             raise UnsafeReuseError(run.offence)
@@ -140,7 +143,7 @@ class ReplaySession(Session):
 
     def _open_store(self) -> None:
         self._store = PlanStore(self.config.cache_path(), self.config.cache)
-        self._launch_key = make_key({"replay.trace": self._name}, version_fields(self._memory.backend))
+        self._launch_key = make_key({"replay.trace": self._name, "session.handover": self.hands_over}, version_fields(self._memory.backend))
 
     def _start_job(self, *args: Any, **kwargs: Any) -> None:
         self._engine.was_copied.clear()

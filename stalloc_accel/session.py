@@ -92,6 +92,7 @@ class Session:
         self._step_seconds = 0.0
         self._step_began = time.perf_counter()
         self._is_early = False
+        self._is_audited = False
         self._closed = False
         self._has_failed = False  # an error of ours: told once, and no more is tried
 
@@ -116,6 +117,7 @@ class Session:
             return
         if not self._take_allocator():
             return
+        self._engine.set_handover(self.hands_over)
         self._engine.start_recording(_RECORDED_EVENTS)
         self._figures = Figures(self, self._engine, self._memory)
         self._activation = Activation(self, self._engine, self._memory, self._keep)
@@ -132,12 +134,25 @@ class Session:
             return
         from stalloc_accel import fingerprint
         fields = [fingerprint.model_fields(model)] if model is not None else []
-        self.key = fingerprint.make_key(*fields, *field_maps, fingerprint.version_fields(self._memory.backend))
+        self.key = fingerprint.make_key(*fields, *field_maps, fingerprint.version_fields(self._memory.backend),
+                                        {"session.handover": self.hands_over})
         if self._candidate_key is not None:
             if self._candidate_key.digest != self.key.digest:
                 self._drop("the model or its configuration differs from that of the plan found for this command")
         elif self.state is State.RECORDING and self._store is not None:
             self._use_stored()
+
+    @_harmless
+    def vouch_for_streams(self) -> None:
+        """Says that the host's use of streams was audited (docs/streams.md). Before attach, because it changes the plan."""
+        self._is_audited = True
+        if self._engine is not None:
+            self._engine.set_handover(self.hands_over)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether streams may reuse each other's memory."""
+        return self._is_audited and self.config.handover == "audited"
 
     def claim_boundary(self, kind: str) -> None:
         """Says that `kind` (one of BOUNDARY_KINDS) will announce steps. Only the strongest claimant's count."""
@@ -218,6 +233,8 @@ class Session:
             return
         old, self.config = self.config, config
         self._announcer.set_level(config.log_level)
+        if self._engine is not None:
+            self._engine.set_handover(self.hands_over)
         if not config.enabled:
             self.pass_through("enabled is false")
         elif self.state is State.OFF and not old.enabled:
@@ -298,7 +315,8 @@ class Session:
 
     def _start_job(self, lasting: Plan | None = None) -> None:
         self._attempts += 1
-        self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting)
+        self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting,
+                            shares_spaces=self.hands_over)
         self._job.start()
         self.state = State.PLANNING
 

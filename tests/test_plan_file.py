@@ -126,7 +126,8 @@ def test_a_file_of_another_key_is_refused():
     assert "must be that of its name" in refusal_of(DATA, key_of(other=1).digest)
 
 
-@pytest.mark.parametrize(("name", "value"), [("format", "other"), ("format_version", "2"), ("format_version", "0")])
+@pytest.mark.parametrize(("name", "value"), [("format", "other"), ("format_version", str(plan_file.FORMAT_VERSION + 1)), ("format_version", "1"),
+                                             ("format_version", "0")])
 def test_another_format_or_version_is_refused_by_name(name, value):
     header, arrays = split(DATA)
     header["__metadata__"][name] = value

@@ -21,6 +21,7 @@ from stalloc_accel import plan_store
 from stalloc_accel.cache_directory import LOCK_NAME
 from stalloc_accel.cli.main import main
 from stalloc_accel.fingerprint import make_key
+from stalloc_accel.plan_file import FORMAT_VERSION
 from stalloc_accel.plan_store import PlanStore
 
 PLAN = plan_of()
@@ -139,9 +140,9 @@ def test_what_is_no_plain_file_is_not_opened(store, tmp_path, caplog, kind):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 50_000, json.dumps({"format": "stalloc-launch"}), "\x00",
-                                  json.dumps({"format": "stalloc-launch", "format_version": 1, "launch": {},
+                                  json.dumps({"format": "stalloc-launch", "format_version": FORMAT_VERSION, "launch": {},
                                               "key": "../../etc/passwd"}),
-                                  json.dumps({"format": "stalloc-launch", "format_version": 1,
+                                  json.dumps({"format": "stalloc-launch", "format_version": FORMAT_VERSION,
                                               "launch": {"other": "launch"}, "key": KEY.digest})])
 def test_a_damaged_launch_file_is_told_and_ignored(store, caplog, text):
     store.put(KEY, PLAN, {})

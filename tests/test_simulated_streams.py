@@ -69,6 +69,6 @@ def test_waiting_on_the_host_ends_what_was_submitted_before():
 def test_a_range_goes_back_only_when_nothing_in_it_is_used():
     streams = SimulatedStreams()
     streams.claim(MIB, MIB, 1)
-    assert "live" in streams.forget(0, 4 * MIB)
+    assert "live" in streams.forget(0, 4 * MIB, 1)
     streams.release(MIB, 0)
-    assert streams.forget(0, 4 * MIB) == ""
+    assert streams.forget(0, 4 * MIB, 1) == ""

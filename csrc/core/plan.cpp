@@ -39,6 +39,22 @@ void check_header(const Plan& plan) {
     refuse("window_end", plan.window_end, "must lie in [window_begin, 2^40]");
 }
 
+void check_spaces(const Plan& plan) {
+  const auto num_roles = static_cast<std::size_t>(plan.num_roles);
+  if (plan.role_space.size() != num_roles)
+    refuse("role_space.size", static_cast<std::int64_t>(plan.role_space.size()), "must be one a role");
+  std::vector<RoleIndex> sharing(num_roles, 0);
+  for (RoleIndex role = 0; role < plan.num_roles; ++role) {
+    const RoleIndex space = plan.space_of(role);
+    if (space < 0 || space > role || plan.space_of(space) != space)
+      refuse("role_space", space, "must be the first role of the space");
+    if (++sharing[static_cast<std::size_t>(space)] > kMaxSharingRoles)
+      refuse("role_space", space, "may be shared by 16 roles");
+    if (space != role && plan.arena_bytes[static_cast<std::size_t>(role)] != 0)
+      refuse("arena_bytes", plan.arena_bytes[static_cast<std::size_t>(role)], "must be 0 for a role in another's space");
+  }
+}
+
 void check_tables(const Plan& plan) {
   const auto cells = static_cast<std::size_t>(plan.num_tables()) * static_cast<std::size_t>(plan.num_roles);
   if (plan.table_begin.size() != cells + 1)
@@ -77,8 +93,8 @@ void check_slot(const Plan& plan, const Slot& slot) {
   if (slot.kind > SlotKind::kUnplanned) refuse("slot.kind", static_cast<int>(slot.kind), "must lie in [0, 3]");
   if (slot.kind == SlotKind::kUnplanned) return;
   if (slot.offset < 0 || slot.offset % kAlignment != 0 ||
-      slot.offset > plan.arena_bytes[static_cast<std::size_t>(slot.role)] - slot.size)
-    refuse("slot.offset", slot.offset, "must be a multiple of 512 inside the arena of its role");
+      slot.offset > plan.arena_bytes[static_cast<std::size_t>(plan.space_of(slot.role))] - slot.size)
+    refuse("slot.offset", slot.offset, "must be a multiple of 512 inside the arena of its space");
   if (slot.birth < 0 || slot.death <= slot.birth || slot.birth >= plan.window_end)
     refuse("slot.birth", slot.birth, "must lie before its death and before the end of the window");
   const Tick period = plan.window_end - plan.window_begin;
@@ -114,22 +130,34 @@ Bytes Plan::total_arena_bytes() const noexcept {
   return total;
 }
 
+bool Plan::is_shared(RoleIndex space) const noexcept {
+  return std::count(role_space.begin(), role_space.end(), space) > 1;
+}
+
+std::vector<RoleIndex> make_role_spaces(RoleIndex num_roles, bool shared) {
+  std::vector<RoleIndex> spaces(static_cast<std::size_t>(std::max<RoleIndex>(num_roles, 0)), 0);
+  if (!shared || num_roles > kMaxSharingRoles)
+    for (std::size_t role = 0; role < spaces.size(); ++role) spaces[role] = static_cast<RoleIndex>(role);
+  return spaces;
+}
+
 void check_plan(const Plan& plan) {
   check_header(plan);
-  std::vector<std::vector<PlacedBuffer>> by_role(static_cast<std::size_t>(plan.num_roles));
+  check_spaces(plan);
+  std::vector<std::vector<PlacedBuffer>> by_space(static_cast<std::size_t>(plan.num_roles));
   for (const Slot& slot : plan.slots) {
     check_slot(plan, slot);
     if (slot.kind == SlotKind::kUnplanned) continue;
-    auto& placed = by_role[static_cast<std::size_t>(slot.role)];
+    auto& placed = by_space[static_cast<std::size_t>(plan.space_of(slot.role))];
     placed.push_back({slot.birth, std::min(slot.death, plan.window_end), slot.offset, slot.size});
     if (slot.death > plan.window_end)
       placed.push_back({plan.window_begin, plan.window_begin + (slot.death - plan.window_end), slot.offset, slot.size});
   }
   check_tables(plan);
-  for (std::size_t role = 0; role < by_role.size(); ++role) {
-    const std::string violation = find_violation(by_role[role], plan.arena_bytes[role]);
+  for (std::size_t space = 0; space < by_space.size(); ++space) {
+    const std::string violation = find_violation(by_space[space], plan.arena_bytes[space]);
     if (!violation.empty())
-      throw Error("Plan refused: role=" + std::to_string(role) + ", " + violation +
+      throw Error("Plan refused: space=" + std::to_string(space) + ", " + violation +
                   " Delete the plan, it will be made anew.");
   }
 }

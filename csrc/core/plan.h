@@ -36,7 +36,7 @@ struct SizeModel {
   Bytes bytes_at(Bytes value) const noexcept;  // rounded up to kAlignment
 };
 
-// A planned place: [offset, offset + size) of its role's address space during [birth, death).
+// A planned place: [offset, offset + size) of its role's space during [birth, death).
 struct Slot {
   Bytes size = 0;            // the most it holds; a multiple of kAlignment
   Bytes offset = kUnplaced;  // a multiple of kAlignment
@@ -55,8 +55,11 @@ struct Plan {
   std::vector<std::int32_t> table_slots;  // slot indices, table by table, role by role
   // (table t, role r) is table_slots[table_begin[t * num_roles + r] .. table_begin[t * num_roles + r + 1]).
   std::vector<std::int64_t> table_begin;
-  std::vector<Bytes> arena_bytes;        // one a role
-  std::vector<Bytes> lower_bound_bytes;  // one a role
+  // The address space of each role, named by the first role that has it. Roles that share one hand memory over from
+  // stream to stream; only hosts whose use of streams was audited get such a plan (docs/streams.md).
+  std::vector<RoleIndex> role_space;
+  std::vector<Bytes> arena_bytes;        // one a role; of its space where it names one, else 0
+  std::vector<Bytes> lower_bound_bytes;  // likewise
   std::vector<Bytes> variable_bytes;     // the largest value of each variable that the slots are sized for
   Tick window_begin = 0;
   Tick window_end = 0;
@@ -68,10 +71,17 @@ struct Plan {
     return num_prologue + static_cast<std::int32_t>((step - num_prologue) % num_period);
   }
   Bytes total_arena_bytes() const noexcept;
+  RoleIndex space_of(RoleIndex role) const noexcept { return role_space[static_cast<std::size_t>(role)]; }
+  bool is_shared(RoleIndex space) const noexcept;  // by several roles
   // By variable: up to which value the plan does as it is. Beyond variable_bytes requests are too long for their slots,
   // which matters once all that follows the variable would lack more than a small share of the arena.
   std::vector<Bytes> tolerated_bytes() const;
 };
+
+inline constexpr RoleIndex kMaxSharingRoles = 16;  // of one space
+
+// Each role its own space, or one for all, where there are not too many.
+std::vector<RoleIndex> make_role_spaces(RoleIndex num_roles, bool shared);
 
 // Throws Error where the numbers contradict each other or two slots that live at once share a byte. Every
 // plan passes here before it is used, wherever it came from. O(n log n).

@@ -176,11 +176,12 @@ class SlotBuilder {
 
 }  // namespace
 
-Plan build_plan(const Trace& trace, const PlannerOptions& options) {
+Plan build_plan(const Trace& trace, const PlannerOptions& options, bool shares_spaces) {
   const Lifetimes lifetimes = lifetimes_of(trace);
   const std::int64_t cycle = steps_a_cycle(lifetimes, trace.num_roles);
   Plan plan = SlotBuilder(in_cycles(lifetimes, cycle), trace.num_roles).build();
   cut_tables(plan, lifetimes, cycle);
+  plan.role_space = make_role_spaces(plan.num_roles, shares_spaces);
   place_slots(plan, options);
   check_plan(plan);
   return plan;
@@ -190,6 +191,7 @@ Plan without_prologue(const Plan& plan, const PlannerOptions& options) {
   Plan period;
   period.num_roles = plan.num_roles;
   period.num_period = plan.num_period;
+  period.role_space = plan.role_space;
   period.variable_bytes = plan.variable_bytes;
   period.window_end = plan.window_end - plan.window_begin;
   std::vector<std::int32_t> new_index(plan.slots.size(), -1);

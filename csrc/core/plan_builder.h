@@ -9,8 +9,9 @@
 namespace stalloc {
 
 // The plan for the next run of the kind: from the trace's first event on. The period is learnt from the trace's
-// last complete steps. Throws Error when there are fewer than two.
-Plan build_plan(const Trace& trace, const PlannerOptions& options);
+// last complete steps. `shares_spaces`: its streams may hand memory over to each other. Throws Error when there are fewer
+// than two steps.
+Plan build_plan(const Trace& trace, const PlannerOptions& options, bool shares_spaces = false);
 
 // The same period for a run that is already under way: the slots of the first steps are dropped and the rest is
 // placed anew, so that no room is kept for what such a run holds outside the arena.

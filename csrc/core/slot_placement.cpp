@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "core/handover.h"
+
 namespace stalloc {
 namespace {
 
@@ -47,35 +49,35 @@ std::vector<Obstacle> stack_cyclic(const Plan& plan, const std::vector<Slot*>& c
 }
 
 // The granule before each extent's end stays empty for ever, so that nothing lies across it.
-std::vector<Obstacle> walls_of(const Plan& plan, RoleIndex role, const Standing& standing) {
+std::vector<Obstacle> walls_of(const Plan& plan, RoleIndex space, const Standing& standing) {
   std::vector<Obstacle> walls;
-  if (static_cast<std::size_t>(role) >= standing.extent_ends.size()) return walls;
-  for (const Bytes end : standing.extent_ends[static_cast<std::size_t>(role)])
+  if (static_cast<std::size_t>(space) >= standing.extent_ends.size()) return walls;
+  for (const Bytes end : standing.extent_ends[static_cast<std::size_t>(space)])
     if (end >= kAlignment) walls.push_back({0, plan.window_end, end - kAlignment, kAlignment});
   return walls;
 }
 
-void place_role(Plan& plan, RoleIndex role, const PlannerOptions& options, const Standing& standing) {
-  std::vector<Obstacle> fixed = walls_of(plan, role, standing);
+// Places slots, and after them ranges that are taken for ever, around what is fixed. `ranges` holds their sizes and gets
+// their offsets.
+Placement place_group(const Plan& plan, const std::vector<Slot*>& slots, std::vector<Bytes>& ranges,
+                      const std::vector<Obstacle>& fixed, const PlannerOptions& options) {
   std::vector<Slot*> cyclic;
   std::vector<Slot*> others;
   std::vector<Buffer> buffers;
-  for (Slot& slot : plan.slots) {
-    if (slot.role != role || slot.kind == SlotKind::kUnplanned) continue;
-    if (standing.keeps_persistent && slot.kind == SlotKind::kPersistent) {
-      fixed.push_back({slot.birth, slot.death, slot.offset, slot.size});
-    } else if (slot.kind == SlotKind::kCyclic) {
-      cyclic.push_back(&slot);
+  for (Slot* slot : slots) {
+    if (slot->kind == SlotKind::kCyclic) {
+      cyclic.push_back(slot);
     } else {
-      others.push_back(&slot);
-      buffers.push_back({slot.birth, slot.death, slot.size});
+      others.push_back(slot);
+      buffers.push_back({slot->birth, slot->death, slot->size});
     }
   }
+  for (const Bytes size : ranges) buffers.push_back({0, plan.window_end, size});
   const auto began = std::chrono::steady_clock::now();
   Placement best;
   std::vector<Slot*> best_stack;
   for (const CyclicOrder order : kCyclicOrders) {
-    // Further orders only where there is time left: the deadline is that of the whole role.
+    // Further orders only where there is time left: the deadline is that of the whole group.
     const double elapsed_s = seconds_since(began);
     if (order != kCyclicOrders.front() && elapsed_s >= options.deadline_s) break;
     PlannerOptions remaining = options;
@@ -89,8 +91,57 @@ void place_role(Plan& plan, RoleIndex role, const PlannerOptions& options, const
   }
   stack_cyclic(plan, best_stack, fixed);
   for (std::size_t i = 0; i < others.size(); ++i) others[i]->offset = best.offsets[i];
-  plan.arena_bytes.push_back(round_up(best.peak_bytes, kAlignment));
-  plan.lower_bound_bytes.push_back(best.lower_bound_bytes);
+  for (std::size_t i = 0; i < ranges.size(); ++i) ranges[i] = best.offsets[others.size() + i];
+  return best;
+}
+
+// The small slots of one role of a shared space, placed among themselves in a strip of whole pages.
+struct Strip {
+  std::vector<Slot*> slots;
+  Bytes range_bytes = 0;  // what it takes wherever it begins
+};
+
+Strip make_strip(const Plan& plan, std::vector<Slot*> slots, const PlannerOptions& options) {
+  constexpr double kShareOfDeadline = 0.1;
+  PlannerOptions own = options;
+  own.deadline_s = options.deadline_s * kShareOfDeadline;
+  std::vector<Bytes> no_ranges;
+  const Placement placement = place_group(plan, slots, no_ranges, {}, own);
+  return {std::move(slots), round_up(placement.peak_bytes, kHandoverPage) + kHandoverPage};
+}
+
+// Moves small slots out of `slots` into strips, one a role.
+std::vector<Strip> take_strips(Plan& plan, RoleIndex space, std::vector<Slot*>& slots, const PlannerOptions& options) {
+  std::vector<Strip> strips;
+  if (!plan.is_shared(space)) return strips;
+  for (RoleIndex role = 0; role < plan.num_roles; ++role) {
+    const auto small = std::stable_partition(slots.begin(), slots.end(), [&](const Slot* slot) {
+      return slot->role != role || slot->size >= kLeastHandover;
+    });
+    if (small == slots.end()) continue;
+    strips.push_back(make_strip(plan, {small, slots.end()}, options));
+    slots.erase(small, slots.end());
+  }
+  return strips;
+}
+
+void place_space(Plan& plan, RoleIndex space, const PlannerOptions& options, const Standing& standing) {
+  std::vector<Obstacle> fixed = walls_of(plan, space, standing);
+  std::vector<Slot*> slots;
+  for (Slot& slot : plan.slots) {
+    if (plan.space_of(slot.role) != space || slot.kind == SlotKind::kUnplanned) continue;
+    if (standing.keeps_persistent && slot.kind == SlotKind::kPersistent)
+      fixed.push_back({slot.birth, slot.death, slot.offset, slot.size});
+    else slots.push_back(&slot);
+  }
+  const std::vector<Strip> strips = take_strips(plan, space, slots, options);
+  std::vector<Bytes> ranges;
+  for (const Strip& strip : strips) ranges.push_back(strip.range_bytes);
+  const Placement placement = place_group(plan, slots, ranges, fixed, options);
+  for (std::size_t i = 0; i < strips.size(); ++i)
+    for (Slot* slot : strips[i].slots) slot->offset += round_up(ranges[i], kHandoverPage);
+  plan.arena_bytes[static_cast<std::size_t>(space)] = round_up(placement.peak_bytes, kAlignment);
+  plan.lower_bound_bytes[static_cast<std::size_t>(space)] = placement.lower_bound_bytes;
 }
 
 }  // namespace
@@ -98,15 +149,18 @@ void place_role(Plan& plan, RoleIndex role, const PlannerOptions& options, const
 void place_slots(Plan& plan, const PlannerOptions& options, const Standing& standing) {
   PlannerOptions aligned = options;
   aligned.alignment = kAlignment;
-  const std::vector<Bytes> arena_bytes = std::exchange(plan.arena_bytes, {});
-  const std::vector<Bytes> lower_bound_bytes = std::exchange(plan.lower_bound_bytes, {});
-  for (RoleIndex role = 0; role < plan.num_roles; ++role) {
-    const auto index = static_cast<std::size_t>(role);
-    if (index < standing.keeps_role.size() && standing.keeps_role[index]) {
-      plan.arena_bytes.push_back(arena_bytes[index]);
-      plan.lower_bound_bytes.push_back(lower_bound_bytes[index]);
+  std::vector<Bytes> arena_bytes(static_cast<std::size_t>(plan.num_roles), 0);
+  std::vector<Bytes> lower_bound_bytes = arena_bytes;
+  std::swap(plan.arena_bytes, arena_bytes);
+  std::swap(plan.lower_bound_bytes, lower_bound_bytes);
+  for (RoleIndex space = 0; space < plan.num_roles; ++space) {
+    if (plan.space_of(space) != space) continue;
+    const auto index = static_cast<std::size_t>(space);
+    if (index < standing.keeps_space.size() && standing.keeps_space[index]) {
+      plan.arena_bytes[index] = arena_bytes[index];
+      plan.lower_bound_bytes[index] = lower_bound_bytes[index];
     } else {
-      place_role(plan, role, aligned, standing);
+      place_space(plan, space, aligned, standing);
     }
   }
 }

@@ -10,10 +10,10 @@ namespace stalloc {
 
 // What a new placement must leave as it is, because a run already uses it.
 struct Standing {
-  // By role: where the extents that the arena has end. No slot may lie across such an end.
+  // By space: where the extents that the arena has end. No slot may lie across such an end.
   std::vector<std::vector<Bytes>> extent_ends;
   bool keeps_persistent = false;  // persistent slots hold tensors and keep their offsets
-  std::vector<bool> keeps_role;   // by role: all its slots keep their offsets; may be shorter
+  std::vector<bool> keeps_space;  // by space: all its slots keep their offsets; may be shorter
 };
 
 // Places every slot but the unplanned ones anew and sets arena_bytes and lower_bound_bytes.

@@ -16,7 +16,8 @@ namespace py = pybind11;
 namespace stalloc {
 namespace {
 
-py::dict build_plan_arrays(const py::dict& trace_arrays, bool include_prologue, double deadline_s, int num_threads) {
+py::dict build_plan_arrays(const py::dict& trace_arrays, bool include_prologue, double deadline_s, int num_threads,
+                           bool shares_spaces) {
   const Trace trace = trace_from(trace_arrays);
   PlannerOptions options;
   options.deadline_s = deadline_s;
@@ -24,7 +25,7 @@ py::dict build_plan_arrays(const py::dict& trace_arrays, bool include_prologue, 
   Plan plan;
   {
     py::gil_scoped_release unlocked;
-    plan = build_plan(trace, options);
+    plan = build_plan(trace, options, shares_spaces);
     if (!include_prologue) plan = without_prologue(plan, options);
   }
   return to_dict(plan);
@@ -80,8 +81,9 @@ void bind_block_map(py::module_& m) {
 
 void bind_engine(py::module_& m) {
   m.def("build_plan", &build_plan_arrays, py::arg("trace"), py::arg("include_prologue"), py::arg("deadline_s") = 1.0,
-        py::arg("num_threads") = 1,
-        "Plan a recorded run; with the prologue for the next run, without for this one. Raises ValueError.");
+        py::arg("num_threads") = 1, py::arg("shares_spaces") = false,
+        "Plan a recorded run; with the prologue for the next run, without for this one. With shares_spaces its streams may "
+        "hand memory over to each other. Raises ValueError.");
   m.def("without_prologue", [](const py::dict& arrays, double deadline_s) {
     Plan plan = plan_from(arrays);
     PlannerOptions options;

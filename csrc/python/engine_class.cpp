@@ -23,7 +23,8 @@ py::dict to_dict(const EngineStats& stats) {
                   "awaiting_bytes"_a = stats.awaiting_bytes, "served_peak_bytes"_a = stats.served_peak_bytes,
                   "served_blocks"_a = stats.served_blocks,
                   "served_requested_bytes"_a = stats.served_requested_bytes, "extent_bytes"_a = stats.extent_bytes,
-                  "steps"_a = stats.steps, "bad_frees"_a = stats.bad_frees);
+                  "steps"_a = stats.steps, "bad_frees"_a = stats.bad_frees,
+                  "handover_fences"_a = stats.handover_fences, "handover_waits"_a = stats.handover_waits);
 }
 
 // Checked here, so that no caller can forget it.
@@ -90,6 +91,10 @@ void bind_engine_class(py::module_& m) {
       .def("set_debug", &Engine::set_debug, py::arg("value"), Unlocked(),
            "Check every change and poison what is freed; ends the process where memory was misused. Slow.")
       .def("set_serve_gaps", &Engine::set_serve_gaps, py::arg("value"), Unlocked())
+      .def("set_handover", &Engine::set_handover, py::arg("value"), Unlocked(),
+           "Whether streams may hand memory over where the plan shares spaces: for audited hosts only.")
+      .def("follow_stream", &Engine::follow_stream, py::arg("stream"), Unlocked(),
+           "A stream (its handle) that uses memory, though it may never ask for any.")
       .def("is_active", &Engine::is_active)
       .def("trim", &Engine::trim, py::arg("force") = false, Unlocked(), "Give empty extents back; bytes returned.")
       .def("trimmable_bytes", &Engine::trimmable_bytes)

@@ -77,6 +77,7 @@ py::dict to_dict(const Plan& plan) {
   arrays["variable_bytes"] = array_of(plan.variable_bytes);
   arrays["table_slots"] = array_of(plan.table_slots);
   arrays["table_begin"] = array_of(plan.table_begin);
+  arrays["role_space"] = array_of(plan.role_space);
   arrays["arena_bytes"] = array_of(plan.arena_bytes);
   arrays["lower_bound_bytes"] = array_of(plan.lower_bound_bytes);
   return arrays;
@@ -115,6 +116,7 @@ Plan plan_from(const py::dict& arrays) {
   plan.variable_bytes = vector_of<Bytes>(arrays, "variable_bytes");
   plan.table_slots = vector_of<std::int32_t>(arrays, "table_slots");
   plan.table_begin = vector_of<std::int64_t>(arrays, "table_begin");
+  plan.role_space = vector_of<RoleIndex>(arrays, "role_space");
   plan.arena_bytes = vector_of<Bytes>(arrays, "arena_bytes");
   plan.lower_bound_bytes = vector_of<Bytes>(arrays, "lower_bound_bytes");
   return plan;

@@ -130,16 +130,23 @@ void bind_simulation(py::module_& m) {
       .def("wait_on_stream", &SimulatedStreams::wait_on_stream, py::arg("waiting"), py::arg("fence"))
       .def("claim", &SimulatedStreams::claim, py::arg("address"), py::arg("size"), py::arg("stream"))
       .def("release", &SimulatedStreams::release, py::arg("address"), py::arg("done"))
-      .def("forget", &SimulatedStreams::forget, py::arg("address"), py::arg("size"));
+      .def("know", &SimulatedStreams::know, py::arg("stream"))
+      .def("adopt", &SimulatedStreams::adopt, py::arg("address"), py::arg("size"), py::arg("stream"))
+      .def("forget", &SimulatedStreams::forget, py::arg("address"), py::arg("size"), py::arg("stream"));
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<SimulatedRun>(m, "SimulatedRun")
       .def(py::init(&run_of), py::arg("trace"), py::arg("options"))
       .def("advance", &SimulatedRun::advance, py::arg("end"), Unlocked())
       .def("finish", [](SimulatedRun& run) { return to_dict(run.finish()); })
       .def("empty_cache", &SimulatedRun::empty_cache)
+      .def("set_faults", [](SimulatedRun& run, bool drops_waits, bool refuses_fences, bool is_capturing) {
+        run.set_faults({drops_waits, refuses_fences, is_capturing});
+      }, py::kw_only(), py::arg("drops_waits") = false, py::arg("refuses_fences") = false, py::arg("is_capturing") = false)
       .def("use_expandable_segments", &SimulatedRun::use_expandable_segments, py::arg("value"))
       .def_property_readonly("engine", &SimulatedRun::engine, py::return_value_policy::reference_internal)
       .def_property_readonly("offence", &SimulatedRun::offence)
+      .def_property_readonly("upstream_offence", &SimulatedRun::upstream_offence)
+      .def("finish_streams", &SimulatedRun::finish_streams)
       .def_property_readonly("allocated_bytes", &SimulatedRun::allocated_bytes)
       .def_property_readonly("reserved_bytes", &SimulatedRun::reserved_bytes)
       .def_property_readonly("pinned_bytes", &SimulatedRun::pinned_bytes)

@@ -34,7 +34,7 @@ std::vector<std::unique_ptr<Arena::Extent>> Arena::take_idle_plan_extents() {
   const std::vector<Extent*> live = live_plan_extents();
   std::vector<std::unique_ptr<Extent>> idle;
   for (Extent* extent : planned_) {
-    if (extent->map.num_used() != 0) continue;
+    if (extent->map.num_used() != 0 || extent->held_back) continue;
     const auto owner = std::find_if(extents_.begin(), extents_.end(),
                                     [extent](const std::unique_ptr<Extent>& one) { return one.get() == extent; });
     idle.push_back(std::move(*owner));
@@ -62,9 +62,10 @@ Arena::Place Arena::find(std::uint64_t address) const noexcept {
 
 // The plan's address space stays whole: its extents go together or not at all.
 bool Arena::spares(const Extent* extent, bool keep_plan) const noexcept {
-  if (extent->map.num_used() != 0) return true;
+  const auto stays = [](const Extent* one) { return one->map.num_used() != 0 || one->held_back; };
+  if (stays(extent)) return true;
   if (std::find(planned_.begin(), planned_.end(), extent) == planned_.end()) return false;
-  return keep_plan || std::any_of(planned_.begin(), planned_.end(), [](const Extent* one) { return one->map.num_used() != 0; });
+  return keep_plan || std::any_of(planned_.begin(), planned_.end(), stays);
 }
 
 std::vector<std::unique_ptr<Arena::Extent>> Arena::take_empty_extents(bool keep_plan) {

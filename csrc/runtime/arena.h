@@ -1,4 +1,4 @@
-// The memory of one stream role: extents taken from the upstream, tiled by served blocks.
+// The memory of one space, of a stream role or shared by several: extents taken from the upstream, tiled by served blocks.
 // Not thread-safe: the engine's lock guards it. Takes and returns no memory itself.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/block_map.h"
+#include "runtime/range_owners.h"
 #include "runtime/stream_roles.h"
 
 namespace stalloc {
@@ -18,21 +19,26 @@ class Arena {
   // What is kept beside each block.
   struct Note {
     Bytes requested = 0;  // as asked for, before rounding
+    RoleIndex role = 0;   // of the stream it was asked for on
     RoleSet uses;         // other streams that record_stream named
     std::int32_t fences = 0;  // freed, and so many fences are still open
     bool has_uses = false;
     bool freed = false;  // no longer the program's; its bytes wait for fences
+    bool hands_over = false;  // another role's slot takes its bytes over
+    bool settling = false;    // taken; its stream is being made to wait for others
     bool lost = false;   // used by a stream we cannot follow: never given out again
   };
 
   struct Extent {
     Extent(RoleIndex role, std::uint64_t base, Bytes size, std::size_t max_blocks)
         : role(role), base(base), map(size, max_blocks), notes(map.max_blocks()) {}
-    RoleIndex role;
+    RoleIndex role;  // of the stream it was taken on
     std::uint64_t base;
     BlockMap map;
     std::vector<Note> notes;  // by block index
     bool poisoned = false;    // debug mode: what is free in it holds DebugMemory::kPoison
+    std::unique_ptr<RangeOwners> owners;  // of a shared space; null: only `role` uses it
+    bool held_back = false;  // may not go back to the upstream now
   };
 
   // A block in one of the extents; extent is null when there is none.
@@ -55,7 +61,7 @@ class Arena {
   void forget_plan() noexcept { planned_.clear(); }
   const std::vector<Extent*>& planned() const noexcept { return planned_; }
   Bytes planned_bytes() const noexcept;
-  // The plan's extents in which something lives, and the others, taken out of the arena.
+  // The plan's extents in which something lives, and the others, taken out of the plan and, if they may go, of the arena.
   std::vector<Extent*> live_plan_extents() const;
   std::vector<std::unique_ptr<Extent>> take_idle_plan_extents();
   Place take_slot(Bytes offset, Bytes size) noexcept;
@@ -67,9 +73,9 @@ class Arena {
   Bytes empty_extent_bytes(bool keep_plan) const noexcept;
   const std::vector<std::unique_ptr<Extent>>& extents() const noexcept { return extents_; }
 
- private:
-  bool spares(const Extent* extent, bool keep_plan) const noexcept;
+  bool spares(const Extent* extent, bool keep_plan) const noexcept;  // from the two above
 
+ private:
   std::vector<std::unique_ptr<Extent>> extents_;
   std::vector<Extent*> planned_;  // some of extents_
 };

@@ -27,6 +27,10 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
   Lock lock(mutex);
   if (!awaiting.empty()) poll_some(lock, kPollsPerAllocation);
   const RoleIndex role = roles.index_of(stream);
+  if (row_wanted && upstream.fences_allowed()) {
+    row_wanted = false;
+    if (handover) record_row(lock);
+  }
   Fallback reason = Fallback::kUnknownStream;
   Arena::Place place;
   if (script != nullptr) {
@@ -36,50 +40,56 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
     if (place) {
       ++stats.slot_hits;
       stats.slot_hit_bytes += size;
-      return hand_out(place, size);
+      return hand_out(place, size, role);
     }
     ++stats.fallbacks[static_cast<std::size_t>(reason)];
   }
-  if (serve_gaps && role >= 0) place = serve_gap(role, rounded);
+  if (serve_gaps && role >= 0) place = serve_gap(lock, role, rounded);
   if (!place) return nullptr;
   if (script != nullptr) {
     ++stats.gap_hits;
     stats.gap_hit_bytes += size;
   }
-  return hand_out(place, size);
+  return hand_out(place, size, role);
 }
 
 // Room beside the slots that will be needed while the request is expected to live. Where there is none, a small request
 // goes upstream, where it costs little: in a slot's place it would drive out that slot's request, which would drive out
 // another. A large one takes any room.
-Arena::Place Engine::Impl::serve_gap(RoleIndex role, Bytes rounded) noexcept {
-  Arena& arena = arenas[static_cast<std::size_t>(role)];
+Arena::Place Engine::Impl::serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept {
+  const Script* plan = script != nullptr && role < script->plan->num_roles ? script.get() : nullptr;
+  const RoleIndex space = plan == nullptr ? role : plan->plan->space_of(role);
+  Arena& arena = arenas[static_cast<std::size_t>(space)];
   Bytes begin = 0;  // of the extent in the plan's address space
   for (Arena::Extent* extent : arena.planned()) {
-    const Bytes offset = script == nullptr ? kUnplaced : script->gaps.find(extent->map, role, begin, rounded, now, until);
-    if (offset != kUnplaced) return arena.take_at(extent, offset, rounded);
+    const Bytes offset = plan == nullptr ? kUnplaced : plan->gaps.find(extent->map, space, begin, rounded, now, until);
+    if (offset != kUnplaced) return settled(lock, arena.take_at(extent, offset, rounded), role);
     begin += extent->map.size();
   }
-  return script != nullptr && rounded < kSmallBytes ? Arena::Place{} : arena.take_gap(rounded);
+  if (plan != nullptr && rounded < kSmallBytes) return {};
+  return settled(lock, arena.take_gap(rounded), role);
 }
 
 // The slot of this request, if its bytes are free; else why not.
 Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept {
-  const auto index = static_cast<std::size_t>(role);
+  const RoleIndex space = script->plan->space_of(role);
+  const auto index = static_cast<std::size_t>(space);
   const std::int64_t step = plan_step;
   const std::int64_t position = cursor.match(role, size);
   if (wants_layout()) lay_out_anew(lock);
   if (script != nullptr && plan_step >= extent_from_step[index] && role < script->plan->num_roles &&
       arenas[index].planned_bytes() < script->plan->arena_bytes[index]) {
-    take_extent(lock, role);
+    take_extent(lock, space);
   }
-  if (script == nullptr || role >= script->plan->num_roles || plan_step != step) return {};  // while the lock was open
+  if (script == nullptr || role >= script->plan->num_roles || script->plan->space_of(role) != space || plan_step != step)
+    return {};  // changed while the lock was open
   if (position == StepCursor::kNoPosition) {
     until = now + kUnforetoldLife;
     *reason = Fallback::kUnmatched;
     return {};
   }
   const Slot& slot = script->slot(plan_step, role, position);
+  const bool hands_over = script->hands_over[static_cast<std::size_t>(&slot - script->plan->slots.data())];
   now = slot.birth;
   // Without a place, because its free lay beyond what was recorded: it lives long.
   const Tick window = script->plan->window_end - script->plan->window_begin;
@@ -101,16 +111,22 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
     poll_some(lock, kPollsPerBusySlot);
     if (plan_step == step) place = arena.take_slot(offset, rounded);
   }
-  if (place) return place;
+  if (place) {
+    place = settled(lock, place, role);
+    if (place) place.note().hands_over = hands_over;
+    else *reason = Fallback::kUnfenced;
+    return place;
+  }
   if (arena.planned().empty()) *reason = Fallback::kNoExtent;
   else *reason = arena.planned().front()->map.has_spare_blocks() ? Fallback::kSlotBusy : Fallback::kTableFull;
   return {};
 }
 
-void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested) noexcept {
+void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested, RoleIndex role) noexcept {
   Arena::Note& note = place.note();
   note.requested = requested;
-  if (debug) debug_memory.handed_out(place, roles.handle_of(place.extent->role));
+  note.role = role;
+  if (debug) debug_memory.handed_out(place, roles.handle_of(role));
   stats.served_bytes += place.size();
   stats.served_requested_bytes += requested;
   ++stats.served_blocks;
@@ -125,7 +141,7 @@ void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested) noexcep
   stats.total_requested_bytes[size_class] += requested;
   engine.served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
   void* ptr = reinterpret_cast<void*>(place.address());
-  recorder.allocation(ptr, requested, place.extent->role);
+  recorder.allocation(ptr, requested, role);
   if (debug) check();
   return ptr;
 }
@@ -159,7 +175,11 @@ void Engine::deallocate(void* ptr) noexcept {
 }
 
 void Engine::Impl::release(const Arena::Place& place) noexcept {
-  if (debug) debug_memory.coming_back(place, roles.handle_of(place.extent->role));
+  if (debug) debug_memory.coming_back(place, roles.handle_of(place.note().role));
+  if (place.extent->owners != nullptr) {
+    place.extent->owners->note_free(place.extent->map.offset_of(place.block), place.size(), place.note().role, epoch);
+    row_wanted |= place.note().hands_over;
+  }
   place.note() = Arena::Note{};
   place.extent->map.release(place.block);
 }
@@ -246,7 +266,7 @@ void Engine::record_stream(const void* ptr, StreamHandle stream) noexcept {
   const RoleIndex role = impl_->roles.index_of(stream);
   if (role >= 0) impl_->recorder.stream_use(ptr, role);
   const Arena::Place place = impl_->find(ptr);
-  if (!place || role == place.extent->role) return;
+  if (!place || role == place.note().role) return;
   if (role < 0) {
     place.note().lost = true;
     return;
@@ -261,7 +281,7 @@ bool Engine::find_block(const void* ptr, void** base, Bytes* size, StreamHandle*
   if (!place || !place.extent->map.block(place.block).used) return false;
   *base = reinterpret_cast<void*>(place.address());
   *size = place.size();
-  *stream = impl_->roles.handle_of(place.extent->role);
+  *stream = impl_->roles.handle_of(place.note().role);
   return true;
 }
 

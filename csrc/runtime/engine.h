@@ -69,6 +69,12 @@ class Engine {
   // Whether requests without a slot are served from the arena's free space (at first: yes). Off and
   // deactivated is pass-through.
   void set_serve_gaps(bool value) noexcept;
+  // Whether streams may hand memory over to each other, where the plan lets them share a space (at first: no). Only for
+  // hosts whose use of streams was audited: every use of a block is submitted before its free, to a stream that the engine
+  // has seen or that one of these waited for.
+  void set_handover(bool value) noexcept;
+  // A stream that uses memory, though it may never ask for any: fences are recorded on it too. For good.
+  void follow_stream(StreamHandle stream) noexcept;
   bool is_active() const noexcept;
   // Gives extents in which nothing lives back to the upstream; bytes returned. While active it keeps the
   // plan's, unless `force`: then they are taken again in a later step.

@@ -28,6 +28,7 @@ struct Sums {
         require(!note.freed && !note.lost && !note.has_uses && note.fences == 0, "a free block has no streams to wait for");
         continue;
       }
+      if (note.settling) continue;
       require(note.requested > 0 && note.requested <= extent.map.size_of(at), "a block holds what was asked for");
       if (note.freed) {
         require(note.fences > 0 || note.lost, "a freed block in use waits for a stream");

@@ -29,7 +29,8 @@ Engine::~Engine() {
   }
 }
 
-Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)), gaps(*plan) {
+Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) 
+    : plan(std::move(the_plan)), hands_over(find_handovers(*plan)), gaps(*plan) {
   steps.reserve(static_cast<std::size_t>(plan->num_tables()));
   for (std::int32_t table = 0; table < plan->num_tables(); ++table) steps.emplace_back(*plan, table);
   for (const Slot& slot : plan->slots)
@@ -219,9 +220,10 @@ std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleI
                                                          StreamHandle stream) {
   constexpr std::size_t kSpareBlocks = 16384;  // for requests beside the plan
   const auto slots = std::count_if(plan.slots.begin(), plan.slots.end(),
-                                   [role](const Slot& slot) { return slot.role == role; });
+                                   [&](const Slot& slot) { return plan.space_of(slot.role) == role; });
   size = extent_bytes_for(size);
   auto extent = std::make_unique<Arena::Extent>(role, 0, size, kSpareBlocks + 2 * static_cast<std::size_t>(slots));
+  if (plan.is_shared(role)) extent->owners = std::make_unique<RangeOwners>(size, plan.num_roles);
   void* base = upstream.allocate(size, stream);
   if (base == nullptr) return nullptr;
   extent->base = reinterpret_cast<std::uint64_t>(base);
@@ -235,6 +237,10 @@ std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleI
 void Engine::Impl::adopt(std::unique_ptr<Arena::Extent> extent) noexcept {
   if (debug) debug_memory.extent_taken(*extent, roles.handle_of(extent->role));
   extents.push_back(extent.get());
+  if (extent->owners != nullptr) {  // what the native pool gave was used on its stream before
+    extent->owners->note_free(0, extent->map.size(), extent->role, epoch);
+    row_wanted = true;
+  }
   stats.extent_bytes += extent->map.size();
   engine.extent_bytes_.store(stats.extent_bytes, std::memory_order_relaxed);
   arenas[static_cast<std::size_t>(extent->role)].add_plan_extent(std::move(extent));
@@ -253,8 +259,9 @@ Bytes Engine::trim(bool force) noexcept {
   std::vector<std::unique_ptr<Arena::Extent>> taken;
   Bytes bytes = 0;
   {
-    const Impl::Lock lock(impl_->mutex);
+    Impl::Lock lock(impl_->mutex);
     const bool keep_plan = impl_->script != nullptr && !force;
+    impl_->settle_empty_extents(lock, keep_plan);
     for (std::size_t role = 0; role < impl_->arenas.size(); ++role)
       for (auto& extent : impl_->arenas[role].take_empty_extents(keep_plan)) {
         impl_->extents.erase(std::find(impl_->extents.begin(), impl_->extents.end(), extent.get()));
@@ -324,7 +331,7 @@ std::vector<Engine::BlockView> Engine::blocks() const {
       const Arena::Place place{extent, at};
       const bool used = extent->map.block(at).used;
       views.push_back({place.address(), place.size(), used ? place.note().requested : 0,
-                       impl_->roles.handle_of(extent->role), extent->base, extent->map.size(),
+                       impl_->roles.handle_of(used ? place.note().role : extent->role), extent->base, extent->map.size(),
                        used && place.note().freed});
     }
   return views;

@@ -10,6 +10,7 @@
 #include "runtime/debug_memory.h"
 #include "runtime/engine.h"
 #include "runtime/extent_table.h"
+#include "runtime/fence_rows.h"
 #include "runtime/gap_finder.h"
 #include "runtime/recorder.h"
 #include "runtime/stream_roles.h"
@@ -30,6 +31,7 @@ struct Engine::Impl {
   struct Script {
     std::shared_ptr<const Plan> plan;
     std::vector<StepScript> steps;  // by table
+    std::vector<bool> hands_over;   // by slot: find_handovers()
     mutable GapFinder gaps;
     Bytes persistent_bytes = 0;
     explicit Script(std::shared_ptr<const Plan> plan);
@@ -41,12 +43,22 @@ struct Engine::Impl {
   // --- engine.cpp ---
   void* allocate(Bytes size, StreamHandle stream) noexcept;
   Arena::Place serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept;
-  Arena::Place serve_gap(RoleIndex role, Bytes rounded) noexcept;
-  void* hand_out(const Arena::Place& place, Bytes requested) noexcept;
+  Arena::Place serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept;
+  void* hand_out(const Arena::Place& place, Bytes requested, RoleIndex role) noexcept;
   void release(const Arena::Place& place) noexcept;
   void await_streams(Lock& lock, const Arena::Place& place) noexcept;
   void poll_some(Lock& lock, std::size_t limit) noexcept;
   Arena::Place find(const void* ptr) const noexcept;
+
+  // --- engine_handover.cpp ---
+  bool settle(Lock& lock, const Arena::Place& place, RoleIndex role) noexcept;
+  Arena::Place settled(Lock& lock, const Arena::Place& place, RoleIndex role) noexcept;
+  FenceRow* record_row(Lock& lock) noexcept;
+  bool wait_for(Lock& lock, FenceRow& row, RoleIndex role) noexcept;
+  std::size_t known_streams(std::array<StreamHandle, kMaxFencedStreams>& streams) const noexcept;
+  std::size_t refresh_known_streams() noexcept;
+  bool may_go_back(const Arena::Extent& extent) const noexcept;
+  void settle_empty_extents(Lock& lock, bool keep_plan) noexcept;
 
   // --- engine_control.cpp ---
   void take_extent(Lock& lock, RoleIndex role) noexcept;
@@ -74,7 +86,7 @@ struct Engine::Impl {
   mutable std::mutex mutex;  // guards all below; never held across a call into the upstream
   StreamRoles roles;
   Recorder recorder;
-  std::array<Arena, StreamRoles::kMaxRoles> arenas;
+  std::array<Arena, StreamRoles::kMaxRoles> arenas;  // by space, which is a role that has it
   std::vector<Arena::Extent*> extents;  // of all arenas
   std::unique_ptr<const Script> script;  // null: no plan
   // Replaced scripts are kept: a thread inside take_extent may still look at one. A few a process.
@@ -94,6 +106,15 @@ struct Engine::Impl {
   std::deque<Awaiting> awaiting;
   bool debug = false;
   DebugMemory debug_memory;
+  // Handover between streams.
+  bool handover = false;   // the host's use of streams was audited
+  bool row_wanted = false;  // a block was freed whose bytes go to another stream
+  Epoch epoch = 1;         // of the frees that happen now
+  FenceRows fence_rows;
+  std::array<Epoch, StreamRoles::kMaxRoles> waited{};  // by role: its stream has waited for the row of this epoch
+  std::size_t num_known_streams = 0;                   // when these waits were made
+  std::array<StreamHandle, kMaxFencedStreams> followed{};  // told by the host, whether or not they allocate
+  std::size_t num_followed = 0;
   EngineStats stats;
   ServedLevels levels{};  // now
   ServedLevels interval_peaks{};

@@ -55,14 +55,14 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
     const Plan& old = *asked_by->plan;
     const std::vector<Bytes> needed = needed_variables();
     standing.keeps_persistent = old.num_prologue > 0;
-    standing.keeps_role.assign(static_cast<std::size_t>(old.num_roles), true);
+    standing.keeps_space.assign(static_cast<std::size_t>(old.num_roles), true);
     for (const Slot& slot : old.slots) {
       if (slot.model.variable == kNoVariable) continue;
       const auto variable = static_cast<std::size_t>(slot.model.variable);
-      if (needed[variable] > old.variable_bytes[variable]) standing.keeps_role[static_cast<std::size_t>(slot.role)] = false;
+      if (needed[variable] > old.variable_bytes[variable]) standing.keeps_space[static_cast<std::size_t>(old.space_of(slot.role))] = false;
     }
-    for (std::size_t role = 0; role < standing.keeps_role.size(); ++role) {
-      standing_extents.push_back(arenas[role].live_plan_extents());
+    for (std::size_t space = 0; space < standing.keeps_space.size(); ++space) {
+      standing_extents.push_back(arenas[space].live_plan_extents());
       standing.extent_ends.emplace_back();
       Bytes end = 0;
       for (const Arena::Extent* extent : standing_extents.back()) standing.extent_ends.back().push_back(end += extent->map.size());
@@ -78,13 +78,14 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
     // No memory for it: the step is served from the places there are, as far as they go.
   }
   if (!lock.owns_lock()) lock.lock();
+  settle_empty_extents(lock, false);
   if (next == nullptr || script.get() != asked_by) return;
-  for (std::size_t role = 0; role < standing_extents.size(); ++role)
-    if (!standing.keeps_role[role] && arenas[role].live_plan_extents() != standing_extents[role]) return;
-  for (std::size_t role = 0; role < standing_extents.size(); ++role) {
-    if (standing.keeps_role[role]) continue;
-    extent_from_step[role] = plan_step;
-    for (auto& extent : arenas[role].take_idle_plan_extents()) {
+  for (std::size_t space = 0; space < standing_extents.size(); ++space)
+    if (!standing.keeps_space[space] && arenas[space].live_plan_extents() != standing_extents[space]) return;
+  for (std::size_t space = 0; space < standing_extents.size(); ++space) {
+    if (standing.keeps_space[space]) continue;
+    extent_from_step[space] = plan_step;
+    for (auto& extent : arenas[space].take_idle_plan_extents()) {
       extents.erase(std::find(extents.begin(), extents.end(), extent.get()));
       stats.extent_bytes -= extent->map.size();
       idle.push_back(std::move(extent));

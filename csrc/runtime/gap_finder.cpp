@@ -13,7 +13,7 @@ GapFinder::GapFinder(const Plan& plan)
     : window_begin_(plan.window_begin), window_end_(plan.window_end), births_(static_cast<std::size_t>(plan.num_roles)) {
   for (const Slot& slot : plan.slots)
     if (slot.kind != SlotKind::kUnplanned)
-      births_[static_cast<std::size_t>(slot.role)].push_back({slot.birth, slot.offset, slot.size});
+      births_[static_cast<std::size_t>(plan.space_of(slot.role))].push_back({slot.birth, slot.offset, slot.size});
   for (auto& births : births_)
     std::sort(births.begin(), births.end(), [](const Birth& a, const Birth& b) { return a.tick < b.tick; });
   needed_.reserve(kMaxNeeded);
@@ -25,9 +25,9 @@ void GapFinder::collect(const std::vector<Birth>& births, Bytes begin, Tick afte
     needed_.push_back({at->offset - begin, at->offset - begin + at->size});
 }
 
-Bytes GapFinder::find(const BlockMap& map, RoleIndex role, Bytes extent_begin, Bytes size, Tick now,
+Bytes GapFinder::find(const BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now,
                       Tick until) noexcept {
-  const auto& births = births_[static_cast<std::size_t>(role)];
+  const auto& births = births_[static_cast<std::size_t>(space)];
   needed_.clear();
   collect(births, extent_begin, now, until);
   if (until > window_end_) collect(births, extent_begin, window_begin_ - 1, std::min(window_begin_ + (until - window_end_), now));

@@ -13,11 +13,11 @@ class GapFinder {
  public:
   explicit GapFinder(const Plan& plan);
 
-  // The offset in `map` of the smallest free range found that holds `size` bytes and in which no slot of the role is
+  // The offset in `map` of the smallest free range found that holds `size` bytes and in which no slot of the space is
   // born in (now, until), both on the plan's timeline; `until` may pass the window's end. `begin` is where the map's
   // extent begins in the plan's address space. kUnplaced when there is none. O(blocks + slots born meanwhile); never
   // allocates.
-  Bytes find(const BlockMap& map, RoleIndex role, Bytes begin, Bytes size, Tick now, Tick until) noexcept;
+  Bytes find(const BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now, Tick until) noexcept;
 
  private:
   struct Birth {
@@ -33,7 +33,7 @@ class GapFinder {
 
   Tick window_begin_;
   Tick window_end_;
-  std::vector<std::vector<Birth>> births_;  // by role, by tick
+  std::vector<std::vector<Birth>> births_;  // by space, by tick
   std::vector<Range> needed_;               // scratch
 };
 

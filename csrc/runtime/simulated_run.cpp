@@ -86,6 +86,7 @@ bool SimulatedRun::step(const ReplayEvent& event) {
 }
 
 bool SimulatedRun::allocate(const ReplayBlock& block, Placed& placed) {
+  upstream_.streams().know(block.stream);
   placed.served = engine_.try_allocate(block.size, block.stream);
   if (placed.served != nullptr) {
     offence_ = upstream_.streams().claim(reinterpret_cast<std::uint64_t>(placed.served), rounded_request(block.size),

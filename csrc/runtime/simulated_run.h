@@ -26,7 +26,11 @@ class SimulatedRun {
   ReplayResult finish();
 
   Engine& engine() noexcept { return engine_; }
+  void set_faults(const SimulatedUpstream::Faults& faults) noexcept { upstream_.set_faults(faults); }
   const std::string& offence() const noexcept { return offence_; }  // empty: no byte was reused unsafely
+
+  const std::string& upstream_offence() const noexcept { return upstream_.offence(); }  // of extents given back since
+  void finish_streams() noexcept { upstream_.streams().advance(kNever); }  // all work is done; nothing may follow
 
   Bytes allocated_bytes() const noexcept;  // as the torch part reports: extents count by what is served
   Bytes reserved_bytes() noexcept { return upstream_.torch().stats().reserved; }

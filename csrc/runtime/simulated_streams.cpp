@@ -74,10 +74,21 @@ SimulatedStreams::Uses::iterator SimulatedStreams::isolate(std::uint64_t begin, 
   return uses_.lower_bound(begin);
 }
 
-std::string SimulatedStreams::claim(std::uint64_t address, Bytes size, StreamHandle stream) {
+void SimulatedStreams::know(StreamHandle stream) {
   if (std::find(known_streams_.begin(), known_streams_.end(), stream) == known_streams_.end()) {
     known_streams_.push_back(stream);
   }
+}
+
+void SimulatedStreams::adopt(std::uint64_t address, Bytes size, StreamHandle stream) {
+  const std::uint64_t end = address + static_cast<std::uint64_t>(size);
+  auto it = isolate(address, end);
+  while (it != uses_.end() && it->first < end) it = uses_.erase(it);
+  uses_.emplace_hint(it, address, Use{end, stream, false, now_, now_});
+}
+
+std::string SimulatedStreams::claim(std::uint64_t address, Bytes size, StreamHandle stream) {
+  know(stream);
   const std::uint64_t end = address + static_cast<std::uint64_t>(size);
   auto it = isolate(address, end);
   while (it != uses_.end() && it->first < end) {
@@ -97,11 +108,11 @@ void SimulatedStreams::release(std::uint64_t address, std::int64_t done) {
   it->second.done = done == kNever ? now_ : done;
 }
 
-std::string SimulatedStreams::forget(std::uint64_t address, Bytes size) {
+std::string SimulatedStreams::forget(std::uint64_t address, Bytes size, StreamHandle stream) {
   const std::uint64_t end = address + static_cast<std::uint64_t>(size);
   auto it = isolate(address, end);
   while (it != uses_.end() && it->first < end) {
-    std::string found = offence(it->first, it->second, it->second.stream);
+    std::string found = offence(it->first, it->second, stream);
     if (!found.empty()) return found;
     it = uses_.erase(it);
   }

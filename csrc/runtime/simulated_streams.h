@@ -33,12 +33,16 @@ class SimulatedStreams {
   void wait_on_stream(StreamHandle waiting, Fence fence);
   void release_fence(Fence fence) noexcept { fences_.erase(fence); }
 
+  // A stream that the run uses, wherever its memory comes from.
+  void know(StreamHandle stream);
+  // A range that comes out of the native pool of `stream`, which used it before.
+  void adopt(std::uint64_t address, Bytes size, StreamHandle stream);
   // Bytes handed out for use on `stream`. Empty when safe; else a sentence that tells the offence.
   std::string claim(std::uint64_t address, Bytes size, StreamHandle stream);
   // The free of a claimed block was requested; `done` as in ReplayBlock.
   void release(std::uint64_t address, std::int64_t done);
-  // The range goes back where it came from: nothing in it may be live or in use.
-  std::string forget(std::uint64_t address, Bytes size);
+  // The range goes back into the native pool of `stream`: nothing in it may be live, or in use by others.
+  std::string forget(std::uint64_t address, Bytes size, StreamHandle stream);
 
  private:
   static constexpr std::int64_t kUsualLatency = 1000;  // events; the traces show up to 2,842

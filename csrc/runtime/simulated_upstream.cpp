@@ -12,6 +12,7 @@ void* SimulatedUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
   // An address and nothing more: what is behind it is never read.
   void* extent = reinterpret_cast<void*>(block->address);
   extents_[extent] = block;
+  streams_.adopt(block->address, block->size, block->stream);
   extent_bytes_ += block->size;
   return extent;
 }
@@ -22,7 +23,7 @@ void SimulatedUpstream::deallocate(void* extent) noexcept {
   if (it == extents_.end()) return;
   SimulatedBlock* block = it->second;
   extents_.erase(it);
-  std::string found = streams_.forget(block->address, block->size);
+  std::string found = streams_.forget(block->address, block->size, block->stream);
   if (offence_.empty()) offence_ = std::move(found);
   extent_bytes_ -= block->size;
   torch_.complete_free(torch_.request_free(block));
@@ -30,7 +31,7 @@ void SimulatedUpstream::deallocate(void* extent) noexcept {
 
 Fence SimulatedUpstream::record_fence(StreamHandle stream) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return streams_.record_fence(stream);
+  return faults_.refuses_fences ? Fence{0} : streams_.record_fence(stream);
 }
 
 bool SimulatedUpstream::fence_done(Fence fence) noexcept {
@@ -41,6 +42,12 @@ bool SimulatedUpstream::fence_done(Fence fence) noexcept {
 void SimulatedUpstream::wait_fence(Fence fence) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   streams_.wait_on_host(fence);
+}
+
+bool SimulatedUpstream::stream_wait_fence(StreamHandle waiting, Fence fence) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!faults_.drops_waits) streams_.wait_on_stream(waiting, fence);
+  return true;
 }
 
 void SimulatedUpstream::release_fence(Fence fence) noexcept {

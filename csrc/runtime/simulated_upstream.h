@@ -19,11 +19,20 @@ class SimulatedUpstream final : public Upstream {
 
   void* allocate(Bytes size, StreamHandle stream) noexcept override;
   void deallocate(void* extent) noexcept override;
-  bool fences_allowed() const noexcept override { return true; }
+  bool fences_allowed() const noexcept override { return !faults_.is_capturing; }
   Fence record_fence(StreamHandle stream) noexcept override;
   bool fence_done(Fence fence) noexcept override;
   void wait_fence(Fence fence) noexcept override;
+  bool stream_wait_fence(StreamHandle waiting, Fence fence) noexcept override;
   void release_fence(Fence fence) noexcept override;
+
+  // What may go wrong, for tests.
+  struct Faults {
+    bool drops_waits = false;     // a stream is said to wait and does not
+    bool refuses_fences = false;  // as a driver out of memory would
+    bool is_capturing = false;
+  };
+  void set_faults(const Faults& faults) noexcept { faults_ = faults; }
 
   // For the one thread that replays; not while another uses the engine.
   SimulatedDevice& device() noexcept { return device_; }
@@ -41,6 +50,7 @@ class SimulatedUpstream final : public Upstream {
   std::unordered_map<void*, SimulatedBlock*> extents_;
   Bytes extent_bytes_ = 0;
   std::string offence_;
+  Faults faults_;
 };
 
 }  // namespace stalloc

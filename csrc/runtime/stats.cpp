@@ -7,6 +7,7 @@ const char* fallback_name(Fallback reason) noexcept {
     case Fallback::kUnmatched: return "unmatched";
     case Fallback::kSlotBusy: return "slot_busy";
     case Fallback::kTooLong: return "too_long";
+    case Fallback::kUnfenced: return "unfenced";
     case Fallback::kUnplanned: return "unplanned";
     case Fallback::kUnknownStream: return "unknown_stream";
     case Fallback::kNoExtent: return "no_extent";

@@ -13,6 +13,7 @@ enum class Fallback : int {
   kUnmatched = 0,   // no position of the sequence foretells this size
   kSlotBusy,        // the slot's bytes are in use
   kTooLong,         // more than the slot holds: a longer batch than the plan was made for
+  kUnfenced,        // another stream used the slot's bytes last, and could not be waited for
   kUnplanned,       // the position is known and has no slot (dynamic or ever-growing)
   kUnknownStream,   // the plan has no arena for this stream
   kNoExtent,        // the upstream had no room for the arena
@@ -48,6 +49,8 @@ struct EngineStats {
   std::array<Bytes, 2> total_bytes{};
   std::array<Bytes, 2> total_requested_bytes{};
   std::int64_t steps = 0;            // ended since the engine was made
+  std::int64_t handover_fences = 0;  // recorded, since the engine was made, so that streams may hand memory over
+  std::int64_t handover_waits = 0;   // of a stream for a row of these
   std::int64_t bad_frees = 0;        // pointers into an extent that are no live block: a bug of somebody's
 };
 

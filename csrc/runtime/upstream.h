@@ -24,6 +24,9 @@ class Upstream {
   virtual Fence record_fence(StreamHandle stream) noexcept = 0;
   virtual bool fence_done(Fence fence) noexcept = 0;  // never blocks
   virtual void wait_fence(Fence fence) noexcept = 0;  // blocks the host
+  // What is submitted to `waiting` from now on starts after the fence, on the device; the host goes on. False when it could
+  // not be made to wait.
+  virtual bool stream_wait_fence(StreamHandle waiting, Fence fence) noexcept = 0;
   virtual void release_fence(Fence fence) noexcept = 0;
 
   // For the debug mode; `stream` is the one that the bytes are used on. Memory that cannot be reached has neither.

@@ -215,6 +215,18 @@ Bytes CudaUpstream::first_other(const void* begin, Bytes size, std::uint8_t byte
   return found == looked_at ? size : found;
 }
 
+bool CudaUpstream::stream_wait_fence(StreamHandle waiting, Fence fence) noexcept {
+  const CudaPoolRoutes::EventScope scope(routes_);
+  if (!scope.allowed()) return false;
+  const std::uint64_t foreign = waiting >> kDeviceShift;
+  const auto device = foreign == 0 ? device_ : static_cast<c10::DeviceIndex>(foreign - 1);
+  c10::DeviceIndex previous = 0;
+  if (!succeeded(c10::cuda::GetDevice(&previous)) || !succeeded(c10::cuda::SetDevice(device))) return false;
+  const bool waits = succeeded(cudaStreamWaitEvent(cuda_stream(untagged(waiting)), event_of(fence), 0));
+  (void)succeeded(c10::cuda::MaybeSetDevice(previous));
+  return waits;
+}
+
 void CudaUpstream::release_fence(Fence fence) noexcept {
   if (fence != untagged(fence)) {  // an event of another device, rare: not kept
     (void)succeeded(cudaEventDestroy(event_of(fence)));

@@ -43,6 +43,7 @@ class CudaUpstream final : public Upstream {
   Fence record_fence(StreamHandle stream) noexcept override;
   bool fence_done(Fence fence) noexcept override;
   void wait_fence(Fence fence) noexcept override;
+  bool stream_wait_fence(StreamHandle waiting, Fence fence) noexcept override;
   void release_fence(Fence fence) noexcept override;
   bool fill(void* begin, Bytes size, std::uint8_t byte, StreamHandle stream) noexcept override;
   // Looks at the first bytes only, and waits for the stream.
