@@ -14,7 +14,7 @@ import enum
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from stalloc_accel import environment
@@ -143,16 +143,22 @@ class Session:
             self._use_stored()
 
     @_harmless
-    def vouch_for_streams(self) -> None:
-        """Says that the host's use of streams was audited (docs/streams.md). Before attach, because it changes the plan."""
+    def vouch_for_streams(self, handles: Iterable[int] = ()) -> None:
+        """Says that the host's use of streams was audited (docs/streams.md). Before attach, because it changes the plan.
+
+        `handles`: streams of the host that may use memory without ever asking for any.
+        """
         self._is_audited = True
         if self._engine is not None:
+            for handle in handles:
+                self._engine.follow_stream(handle)
             self._engine.set_handover(self.hands_over)
 
     @property
     def hands_over(self) -> bool:
-        """Whether streams may reuse each other's memory."""
-        return self._is_audited and self.config.handover == "audited"
+        """Whether streams may reuse each other's memory. On the CPU, where they stand for threads, nothing tells their order."""
+        return (self._is_audited and self.config.handover == "audited"
+                and (self._memory is None or self._memory.backend == "cuda"))
 
     def claim_boundary(self, kind: str) -> None:
         """Says that `kind` (one of BOUNDARY_KINDS) will announce steps. Only the strongest claimant's count."""

@@ -71,3 +71,26 @@ def test_a_near_miss_is_warned_about_and_trains(tmp_path: Path) -> None:
     launch = python(tmp_path, LOOP, "--steps", "2", f"--as-dict={json.dumps(given)}", **one_rank())
     assert launch.code == 0 and launch.figures == {}, launch.output
     assert launch.stderr.count('key "Stalloc" is not read. Did you mean "stalloc"?') == 1, launch.output
+
+
+_AUDIT = """
+import json, sys
+import deepspeed, torch
+from stalloc_accel.integrations.deepspeed import _streams_of, _streams_were_audited
+for given, version in json.loads(sys.argv[1]):
+    deepspeed.__version__ = version
+    engine, *_ = deepspeed.initialize(model=torch.nn.Linear(8, 8), config=given)
+    print(_streams_were_audited(engine), _streams_of(engine))
+"""
+
+
+def test_streams_are_vouched_for_only_in_the_version_and_settings_that_were_read(tmp_path: Path) -> None:
+    off = {"enabled": False}
+    cases = [(config(off, 2), "0.19.8", True), (config(off, 3), "0.19.8", True), (config(off, 1), "0.19.8", True),
+             (config(off, 2), "0.19.9", False), (config(off, 0), "0.19.8", False),
+             (config(off, 2, activation_checkpointing={"cpu_checkpointing": True}), "0.19.8", False),
+             (config(off, 3, compile={"deepcompile": True}), "0.19.8", False)]
+    launch = python(tmp_path, "-c", _AUDIT, json.dumps([case[:2] for case in cases]), **one_rank())
+    assert launch.code == 0, launch.output
+    told = [line.split()[0] for line in launch.stdout.splitlines() if line.startswith(("True ", "False "))]
+    assert told == [str(case[2]) for case in cases], launch.output

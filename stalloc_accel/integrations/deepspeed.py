@@ -11,6 +11,7 @@ from stalloc_accel.integrations import doors
 from stalloc_accel.integrations.boundary import Boundary
 
 _DOOR = "deepspeed"
+_AUDITED_VERSIONS = frozenset({"0.19.8"})  # of whose streams docs/streams.md tells
 _boundary = Boundary("deepspeed")
 
 
@@ -104,7 +105,35 @@ def _attach(engine: Any) -> None:
     from stalloc_accel.fingerprint import deepspeed_fields
     fields = deepspeed_fields(engine)
     doors.know_host(_DOOR, lambda: fields)
+    if _streams_were_audited(engine):
+        doors.session().vouch_for_streams(_streams_of(engine))
     doors.attach(engine.module)
+
+
+def _streams_were_audited(engine: Any) -> bool:
+    """Whether docs/streams.md speaks of this version and of all that this configuration runs on streams of its own."""
+    import deepspeed
+    if deepspeed.__version__ not in _AUDITED_VERSIONS or type(engine).__name__ != "DeepSpeedEngine":
+        return False
+    config = engine._config
+    zero = config.zero_config
+    offloads = (zero.offload_optimizer, zero.offload_param)
+    unread = (zero.zenflow, zero.zero_quantized_weights, zero.zero_quantized_gradients, zero.zero_hpz_partition_size > 1,
+              config.compile_config.deepcompile, config.expert_parallel_config.enabled,
+              config.activation_checkpointing_config.cpu_checkpointing,
+              any(one is not None and one.device == "nvme" for one in offloads),
+              any(getattr(one, "super_offload", False) for one in offloads))
+    optimizers = ("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3")
+    return type(engine.optimizer).__name__ in optimizers and not any(unread)
+
+
+def _streams_of(engine: Any) -> list[int]:
+    """The streams that ZeRO runs on besides the current one, as handles."""
+    optimizer = engine.optimizer
+    offload = getattr(optimizer, "parameter_offload", None)
+    streams = (getattr(optimizer, "reduction_stream", None), getattr(optimizer, "reduce_and_partition_stream", None),
+               getattr(offload, "_DeepSpeedZeRoOffload__allgather_stream", None))
+    return [stream.cuda_stream for stream in streams if hasattr(stream, "cuda_stream")]
 
 
 def _take_model_step(original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> Any:
