@@ -6,7 +6,9 @@
 namespace stalloc {
 namespace {
 
-constexpr std::int64_t kPlacementsPerRestart = 1000;  // and the items, which take one each at least
+constexpr std::int64_t kPlacementsPerRestart = 1000;  // and one an item, which it takes at least
+// Some rules look at many more neighbours a placement than others; they do not get more time for that.
+constexpr std::int64_t kRoundsOfNeighbours = 2;
 constexpr std::int64_t kPlacementsPerClockCheck = 64;
 constexpr int kHopelessBits = 16;
 
@@ -21,7 +23,8 @@ std::int64_t restart_length(std::int64_t k) {
 
 ExactSearch::ExactSearch(const Problem& problem, Units capacity, std::uint64_t seed)
     : problem_(problem), capacity_(capacity), random_(seed), state_(problem, capacity),
-      item_keys_(problem.items.size(), 0), conflicts_(problem.live.size(), 1), hopeless_(std::size_t{1} << kHopelessBits, 0) {}
+      item_keys_(problem.items.size(), 0), conflicts_(problem.live.size(), 1),
+      hopeless_(std::size_t{1} << kHopelessBits, 0) {}
 
 ExactAnswer ExactSearch::run(std::int64_t num_placements, const Deadline& deadline) {
   deadline_ = &deadline;
@@ -29,12 +32,15 @@ ExactAnswer ExactSearch::run(std::int64_t num_placements, const Deadline& deadli
   while (num_placements_ < end) {
     choose_rules();
     const std::int64_t unit = kPlacementsPerRestart + problem_.num_items();
-    stop_at_ = num_placements_ + unit * restart_length(++num_restarts_);
+    const std::int64_t length = unit * restart_length(++num_restarts_);
+    stop_at_ = num_placements_ + length;
+    stop_at_looks_ = state_.num_looks() + length * kRoundsOfNeighbours * (1 + state_.mean_neighbours());
     is_stopped_ = false;
     pool_.resize(problem_.items.size());
     std::iota(pool_.begin(), pool_.end(), 0);
     if (solve({0, problem_.num_instants, 0, pool_.size()})) return ExactAnswer::kFits;
     if (!is_stopped_) return ExactAnswer::kDoesNotFit;
+    num_placements_ = std::max(num_placements_, stop_at_);  // looks count as much
     if (deadline.is_over()) break;
   }
   return ExactAnswer::kUnknown;
@@ -43,9 +49,9 @@ ExactAnswer ExactSearch::run(std::int64_t num_placements, const Deadline& deadli
 void ExactSearch::choose_rules() {
   // The rules that succeed most often come most often.
   constexpr SectionRule kSectionRules[] = {
-      SectionRule::kConflicts,       SectionRule::kConflicts,      SectionRule::kConflicts,
-      SectionRule::kSlackAndChoices, SectionRule::kSlackAndChoices, SectionRule::kFewestChoices,
-      SectionRule::kFewestChoices,   SectionRule::kLeastSlack};
+      SectionRule::kConflicts,       SectionRule::kConflicts,  SectionRule::kSlackAndChoices,
+      SectionRule::kSlackAndChoices, SectionRule::kLeastSlack, SectionRule::kLeastSlack,
+      SectionRule::kFewestChoices,   SectionRule::kSlackAndChoices};
   constexpr ItemRule kItemRules[] = {ItemRule::kLongest, ItemRule::kLargestArea, ItemRule::kBusiest,
                                      ItemRule::kLargest};
   section_rule_ = kSectionRules[random_.below(8)];
@@ -111,7 +117,7 @@ std::vector<ExactSearch::Part> ExactSearch::split(const Part& part) {
 }
 
 bool ExactSearch::is_out_of_effort() {
-  if (num_placements_ >= stop_at_) is_stopped_ = true;
+  if (num_placements_ >= stop_at_ || state_.num_looks() >= stop_at_looks_) is_stopped_ = true;
   if (num_placements_ >= next_clock_check_) {
     next_clock_check_ = num_placements_ + kPlacementsPerClockCheck;
     if (deadline_->is_over()) is_stopped_ = true;
@@ -167,7 +173,7 @@ bool ExactSearch::place(const Part& part, ItemIndex i) {
   return fits;
 }
 
-Instant ExactSearch::choose_section(const Part& part) const {
+Instant ExactSearch::choose_section(const Part& part) {
   Instant best = -1;
   double best_key = 0;
   for (Instant s = part.begin, end = s; s < part.end; s = end) {
@@ -183,7 +189,7 @@ Instant ExactSearch::choose_section(const Part& part) const {
 }
 
 // The section with the lowest key is branched on.
-double ExactSearch::section_key(Instant section) const {
+double ExactSearch::section_key(Instant section) {
   const double slack = static_cast<double>(state_.slack(section)) / static_cast<double>(capacity_);
   const double cases = static_cast<double>(state_.num_choices(section)) + (slack > 0 ? 1 : 0);
   switch (section_rule_) {

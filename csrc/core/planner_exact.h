@@ -47,8 +47,8 @@ class ExactSearch {
   bool branch(const Part& part);
   bool place(const Part& part, ItemIndex i);
   bool is_out_of_effort();
-  Instant choose_section(const Part& part) const;
-  double section_key(Instant section) const;
+  Instant choose_section(const Part& part);
+  double section_key(Instant section);
   std::uint64_t signature(const Part& part) const;
 
   const Problem& problem_;
@@ -60,7 +60,7 @@ class ExactSearch {
   std::vector<double> conflicts_;  // by section, since the restart
   std::vector<std::uint64_t> hopeless_;  // signatures of parts, by their first bits
   std::vector<ItemIndex> pool_;
-  std::int64_t num_placements_ = 0, stop_at_ = 0, next_clock_check_ = 0;
+  std::int64_t num_placements_ = 0, stop_at_ = 0, stop_at_looks_ = 0, next_clock_check_ = 0;
   std::int64_t num_restarts_ = 0;
   bool is_stopped_ = false;
   const Deadline* deadline_ = nullptr;  // of the run at hand

@@ -5,12 +5,17 @@
 #include <tuple>
 
 namespace stalloc {
+namespace {
+
+constexpr Units kNotCounted = -1;
+
+}  // namespace
 
 ExactState::ExactState(const Problem& problem, Units capacity)
     : problem_(problem), capacity_(capacity), offsets_(problem.items.size(), kUnplaced),
       support_(problem.items.size(), 0), low_(problem.items.size(), 0), signature_(problem.items.size(), 0),
       twin_(problem.items.size(), -1), floor_(problem.live.size(), 0), unplaced_size_(problem.live),
-      num_choices_(problem.live.size(), 0), num_joining_(problem.live.size() + 1, 0),
+      num_choices_(problem.live.size(), kNotCounted), num_joining_(problem.live.size() + 1, 0),
       is_touched_(problem.live.size(), 0) {
   list_members();
   list_neighbours();
@@ -84,6 +89,17 @@ void ExactState::choices(Instant section, std::vector<ItemIndex>& found) const {
   }
 }
 
+Units ExactState::num_choices(Instant section) {
+  Units& count = num_choices_[index(section)];
+  if (count != kNotCounted) return count;
+  count = 0;
+  const std::size_t begin = members_begin_[index(section)];
+  for (std::size_t k = begin; k < begin + index(num_members_[index(section)]); ++k) {
+    if (low_[index(members_[k])] == floor_[index(section)] && !waits_for_twin(members_[k])) ++count;
+  }
+  return count;
+}
+
 // The last of those still to be placed takes its entry; it moves behind them.
 void ExactState::remove(ItemIndex i) {
   const Item& item = problem_.item(i);
@@ -140,9 +156,10 @@ void ExactState::sign(ItemIndex i) noexcept {
   signature_[index(i)] = z ^ (z >> 29);
 }
 
+// Only where the item is among the lowest does the floor depend on it.
 void ExactState::touch(ItemIndex i) {
   for (Instant s = problem_.item(i).lower; s < problem_.item(i).upper; ++s) {
-    if (is_touched_[index(s)]) continue;
+    if (is_touched_[index(s)] || floor_[index(s)] < low_[index(i)]) continue;
     is_touched_[index(s)] = 1;
     touched_.push_back(s);
   }
@@ -152,9 +169,9 @@ bool ExactState::raise(ItemIndex i, Units low) {
   if (low <= low_[index(i)]) return true;
   conflict_ = problem_.item(i).lower;
   if (low > capacity_ - problem_.item(i).size) return false;
+  touch(i);
   set(Kind::kLow, i, low);
   sign(i);
-  touch(i);
   return true;
 }
 
@@ -164,8 +181,10 @@ bool ExactState::place(ItemIndex i) {
   offsets_[index(i)] = low_[index(i)];
   remove(i);
   touch(i);
+  for (Instant s = problem_.item(i).lower; s < problem_.item(i).upper; ++s) set(Kind::kFloor, s, top);
   bool fits = true;
   for (std::size_t k = neighbours_begin_[index(i)]; fits && k < neighbours_begin_[index(i) + 1]; ++k) {
+    ++num_looks_;
     const ItemIndex other = neighbours_[k];
     if (is_placed(other) || support_[index(other)] >= top) continue;
     set(Kind::kSupport, other, top);
@@ -195,9 +214,10 @@ bool ExactState::leave_empty(Instant section) {
 
 // An item that does not lie on the floor of a section lies on another item, though not on one that could
 // only be on that floor itself.
-Units ExactState::lowest_support_beside(ItemIndex i, Instant section) const {
+Units ExactState::lowest_support_beside(ItemIndex i, Instant section) {
   Units lowest = kNever;
   for (std::size_t k = neighbours_begin_[index(i)]; k < neighbours_begin_[index(i) + 1]; ++k) {
+    ++num_looks_;
     const ItemIndex other = neighbours_[k];
     if (is_placed(other)) continue;
     const Item& item = problem_.item(other);
@@ -209,9 +229,10 @@ Units ExactState::lowest_support_beside(ItemIndex i, Instant section) const {
 }
 
 // As far as `i` can lie on items that do not float; no lower than it has to be anyway.
-Units ExactState::lowest_firm_place(ItemIndex i) const {
+Units ExactState::lowest_firm_place(ItemIndex i) {
   Units lowest = kNever;
   for (std::size_t k = neighbours_begin_[index(i)]; k < neighbours_begin_[index(i) + 1]; ++k) {
+    ++num_looks_;
     const ItemIndex other = neighbours_[k];
     if (is_placed(other) || is_floating(other)) continue;
     lowest = std::min(lowest, low_[index(other)] + problem_.item(other).size);
@@ -257,17 +278,14 @@ bool ExactState::settle_floors() {
 }
 
 bool ExactState::settle_floor(Instant section) {
-  Units floor = kNever, num_choices = 0;
-  const std::size_t begin = members_begin_[index(section)];
-  for (std::size_t k = begin; k < begin + index(num_members_[index(section)]); ++k) {
-    const Units low = low_[index(members_[k])];
-    if (low > floor) continue;
-    if (low < floor) floor = low, num_choices = 0;
-    if (!waits_for_twin(members_[k])) ++num_choices;
+  set(Kind::kNumChoices, section, kNotCounted);
+  Units floor = kNever;
+  const std::size_t begin = members_begin_[index(section)], end = begin + index(num_members_[index(section)]);
+  for (std::size_t k = begin; k < end && floor > floor_[index(section)]; ++k) {
+    floor = std::min(floor, low_[index(members_[k])]);
   }
   if (floor == kNever) return true;  // nothing is left to place
-  if (num_choices != num_choices_[index(section)]) set(Kind::kNumChoices, section, num_choices);
-  if (floor != floor_[index(section)]) set(Kind::kFloor, section, floor);
+  if (floor > floor_[index(section)]) set(Kind::kFloor, section, floor);
   if (slack(section) >= 0) return true;
   conflict_ = section;
   return false;

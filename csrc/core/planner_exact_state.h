@@ -6,6 +6,7 @@
 // that none does (the floor stays empty there) tell all such placements apart, each exactly once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -33,14 +34,20 @@ class ExactState {
   bool is_full(Instant section) const noexcept { return num_members_[index(section)] == 0; }
   // Whether an item still to be placed lives both then and just before.
   bool is_joined(Instant section) const noexcept { return num_joining_[index(section)] > 0; }
-  Units num_choices(Instant section) const noexcept { return num_choices_[index(section)]; }
-  // The items that may lie on the floor of a section in a valley. Of equal items only the first counts.
+  // How many items may lie on its floor; of equal items only the first counts.
+  Units num_choices(Instant section);
+  // They, for a section in a valley.
   void choices(Instant section, std::vector<ItemIndex>& found) const;
   // Tells states with the same items apart: what can still happen to the item follows from it.
   std::uint64_t signature(ItemIndex i) const noexcept { return signature_[index(i)]; }
   // The section where the last contradiction was found.
   Instant conflict() const noexcept { return conflict_; }
   const Offsets& offsets() const noexcept { return offsets_; }
+  // Neighbours looked at so far, which is what time goes with; and how many an item has on average.
+  std::int64_t num_looks() const noexcept { return num_looks_; }
+  std::int64_t mean_neighbours() const noexcept {
+    return static_cast<std::int64_t>(neighbours_.size() / std::max<std::size_t>(1, offsets_.size()));
+  }
 
  private:
   enum class Kind : std::int32_t { kPlaced, kSupport, kLow, kFloor, kNumChoices, kFloating };
@@ -67,8 +74,8 @@ class ExactState {
   bool settle_floors();
   bool settle_floor(Instant section);
   bool settle_floating();
-  Units lowest_firm_place(ItemIndex i) const;
-  Units lowest_support_beside(ItemIndex i, Instant section) const;
+  Units lowest_firm_place(ItemIndex i);
+  Units lowest_support_beside(ItemIndex i, Instant section);
 
   const Problem& problem_;
   Units capacity_;
@@ -79,7 +86,8 @@ class ExactState {
   std::vector<ItemIndex> twin_;  // the item before it that is equal, or -1
   std::vector<ItemIndex> neighbours_;
   std::vector<std::size_t> neighbours_begin_;
-  std::vector<Units> floor_, unplaced_size_, num_choices_;      // by section
+  std::vector<Units> floor_, unplaced_size_;  // by section
+  std::vector<Units> num_choices_;            // by section; counted when asked for
   std::vector<ItemIndex> num_joining_, num_members_;
   // By section the items that live then, those still to be placed first; and where each item is there.
   std::vector<ItemIndex> members_;
@@ -90,6 +98,7 @@ class ExactState {
   std::vector<Instant> touched_;
   std::vector<char> is_touched_;
   Instant conflict_ = 0;
+  std::int64_t num_looks_ = 0;
 };
 
 }  // namespace stalloc

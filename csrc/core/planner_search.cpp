@@ -15,7 +15,7 @@ constexpr double kNewShares[] = {0.0, 0.5};
 constexpr double kRepairShareAfterSuccess = 0.5;
 constexpr double kRepairShareAfterFailure = 0.75;
 // Exact searches ask mostly whether the goal can be reached, and sometimes for less.
-constexpr double kExactShares[] = {0.0, 0.0, 0.5, 1.0};
+constexpr double kExactShares[] = {0.0, 0.0, 0.0, 0.5};
 constexpr ItemIndex kMaxItemsForExact = 2000;  // it recurses that deep
 constexpr std::int64_t kFirstExactPlacements = 4000;
 constexpr int kExactAttemptsPerDoubling = 16;
@@ -115,7 +115,7 @@ AttemptKind ComponentSearch::next_kind() {
 
 double ComponentSearch::next_share(AttemptKind kind) {
   switch (kind) {
-    case AttemptKind::kNew: return kNewShares[random_.below(2)];
+    case AttemptKind::kNew: return kNewShares[num_new_attempts_++ % 2];
     case AttemptKind::kRepair: return repair_failed_ ? kRepairShareAfterFailure : kRepairShareAfterSuccess;
     case AttemptKind::kExact: return kExactShares[random_.below(4)];
   }

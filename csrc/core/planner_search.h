@@ -76,7 +76,7 @@ class ComponentSearch {
   Units peak_ = kNever;
   const char* method_ = "";
   Random random_;
-  int num_attempts_ = 0, num_exact_attempts_ = 0;
+  int num_attempts_ = 0, num_exact_attempts_ = 0, num_new_attempts_ = 0;
   bool repair_failed_ = false;  // the last of the best placement
   PeakOutStyle favourite_;  // the last that was best of its attempt
 };
