@@ -319,3 +319,23 @@ def test_random_programs_never_overlap_and_lose_no_memory(seed, num_streams, wro
     host.engine.deactivate()
     host.engine.trim()
     assert host.upstream_bytes() == 0
+
+
+@pytest.mark.parametrize("num_steps", [2, 3, 5])
+def test_steps_that_ask_for_nothing_are_refused_by_the_planner(num_steps):
+    host = _core.HostEngine(LIMIT)
+    host.engine.start_recording(1 << 12)
+    Runner(host).run(construction())
+    for _ in range(num_steps + 1):
+        host.engine.end_step()
+    with pytest.raises(ValueError, match="num_requests=0"):
+        _core.build_plan(host.engine.recorded(), True)
+
+
+@pytest.mark.parametrize("birth", [2**62, -(2**62)])
+def test_a_position_without_a_slot_must_lie_on_the_timeline(birth):
+    plan = _core.build_plan(recorded_run(training_step(1)), True)
+    forged = {**plan, "slot_kind": plan["slot_kind"].copy(), "slot_birth": plan["slot_birth"].copy()}
+    forged["slot_kind"][0], forged["slot_birth"][0] = 3, birth
+    with pytest.raises(ValueError, match="slot.birth"):
+        _core.check_plan(forged)

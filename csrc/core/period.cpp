@@ -172,6 +172,8 @@ Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
   period.base_step = lifetimes.num_steps - 2;
   const std::size_t begin = lifetimes.begin_of(period.base_step);
   period.num_ticks = static_cast<Tick>(lifetimes.begin_of(period.base_step + 1) - begin);
+  if (period.num_ticks == 0)
+    throw Error("Planning failed: num_requests=0, the last steps must ask for memory. Record steps of training.");
   for (Tick tick = 0; tick < period.num_ticks; ++tick) {
     const Block& block = lifetimes.blocks[begin + static_cast<std::size_t>(tick)];
     period.blocks.push_back({block.size(), SizeModel{}, block.role, tick, 0, block.used_elsewhere, false});

@@ -91,6 +91,7 @@ void check_slot(const Plan& plan, const Slot& slot) {
   if (slot.size <= 0 || slot.size % kAlignment != 0 || slot.size > kMaxArenaBytes)
     refuse("slot.size", slot.size, "must be a positive multiple of 512");
   if (slot.kind > SlotKind::kUnplanned) refuse("slot.kind", static_cast<int>(slot.kind), "must lie in [0, 3]");
+  if (slot.birth < -kMaxTick || slot.birth > kMaxTick) refuse("slot.birth", slot.birth, "must lie within 2^40 of 0");
   if (slot.kind == SlotKind::kUnplanned) return;
   if (slot.offset < 0 || slot.offset % kAlignment != 0 ||
       slot.offset > plan.arena_bytes[static_cast<std::size_t>(plan.space_of(slot.role))] - slot.size)

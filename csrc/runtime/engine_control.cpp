@@ -104,7 +104,7 @@ bool Engine::recording_overflowed() const noexcept {
 
 bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
   auto script = std::make_unique<const Impl::Script>(plan);
-  std::vector<std::unique_ptr<Arena::Extent>> taken;
+  Impl::TakenExtents taken(*impl_);
   for (RoleIndex role = 0; role < plan->num_roles; ++role) {
     if (plan->arena_bytes[static_cast<std::size_t>(role)] == 0) continue;
     StreamHandle stream = 0;
@@ -114,16 +114,13 @@ bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) 
       stream = impl_->roles.handle_of(role);
     }
     auto extent = impl_->make_extent(*plan, role, plan->arena_bytes[static_cast<std::size_t>(role)], stream);
-    if (extent == nullptr) {
-      for (auto& back : taken) impl_->give_back(std::move(back));
-      return false;
-    }
-    taken.push_back(std::move(extent));
+    if (extent == nullptr) return false;
+    taken.extents.push_back(std::move(extent));
   }
   const Impl::Lock lock(impl_->mutex);
   for (Arena& arena : impl_->arenas) arena.forget_plan();
   impl_->install(std::move(script), plan_step);
-  for (auto& extent : taken) impl_->adopt(std::move(extent));
+  taken.adopt_all();
   return true;
 }
 

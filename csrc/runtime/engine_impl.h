@@ -38,6 +38,20 @@ struct Engine::Impl {
     const Slot& slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept;
   };
 
+  // Extents on their way into the arenas. Those that do not get there, whatever the reason, go back.
+  struct TakenExtents {
+    explicit TakenExtents(Impl& impl) : impl(impl) { extents.reserve(StreamRoles::kMaxRoles); }
+    ~TakenExtents() {
+      for (auto& extent : extents)
+        if (extent != nullptr) impl.give_back(std::move(extent));
+    }
+    void adopt_all() noexcept {
+      for (auto& extent : extents) impl.adopt(std::move(extent));
+    }
+    Impl& impl;
+    std::vector<std::unique_ptr<Arena::Extent>> extents;
+  };
+
   Impl(Engine& engine, Upstream& upstream) : engine(engine), upstream(upstream), debug_memory(upstream) {}
 
   // --- engine.cpp ---
