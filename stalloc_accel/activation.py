@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from stalloc_accel import plan_job
 from stalloc_accel.memory import DeviceMemory
 from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob
 
@@ -95,12 +96,12 @@ class Activation:
         """Waits for the threads, whose deadlines are short, and keeps what they and the last steps have learnt."""
         for thread in (self._resize, self._refine):
             if thread is not None:
-                thread.join()
+                thread.join(plan_job.JOIN_TIMEOUT_S)
         self.keep_refined()
         self._keep_resized()
         self._start_resizing()
         if self._resize is not None:
-            self._resize.join()
+            self._resize.join(plan_job.JOIN_TIMEOUT_S)
             self._keep_resized()
 
     def start_refining(self) -> None:

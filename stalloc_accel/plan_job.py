@@ -13,6 +13,9 @@ from stalloc_accel.errors import StallocError, describe
 
 Plan = dict[str, Any]
 
+JOIN_TIMEOUT_S = 20.0
+"""How long the end of a session waits for a planner: far beyond its deadline, so that only one that hangs is left."""
+
 _STEPS_FOR_TWO_KINDS = 4  # two of each
 
 

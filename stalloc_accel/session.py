@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from stalloc_accel import environment
+from stalloc_accel import environment, plan_job
 from stalloc_accel.activation import Activation
 from stalloc_accel.announcer import Announcer
 from stalloc_accel.config import Source, StallocConfig, merge
@@ -206,7 +206,7 @@ class Session:
         if self._job is not None:
             self._job.cancel()
             # A thread inside our C++ code when the interpreter goes away would end the process; its deadline is short.
-            self._job.join()
+            self._job.join(plan_job.JOIN_TIMEOUT_S)
         if self._activation is None:
             return
         self._finish_plans()
