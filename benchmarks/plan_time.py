@@ -3,7 +3,8 @@
     python benchmarks/plan_time.py [--shared ../shared] [--scales 1k,10k,100k] [--seeds 7,11] [--repeats 3]
 
 Instances are read from the shared folder; the generated ones are made by its gen_trace.py. Other planners run on
-the same instances where omnimalloc is installed, which carries minimalloc too.
+the same instances: omnimalloc where it is installed, and minimalloc, which omnimalloc carries too, where its
+program is on the PATH and the instance has a capacity. What is missing is named below the versions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import gzip
 import json
 import pickle
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -110,6 +112,24 @@ def measure_omnimalloc(columns: tuple, allocator: str) -> str:
     return f"{peak / bound:.5f} in {seconds:.2f} s"
 
 
+def measure_minimalloc_program(columns: tuple, capacity: int, folder: Path, limit_s: float = 60.0) -> str:
+    """Seconds that the program takes to fit the instance into the capacity; it has no other mode."""
+    if not capacity:
+        return "-"
+    lower, upper, size = columns
+    source, target = folder / "minimalloc_in.csv", folder / "minimalloc_out.csv"
+    rows = (f"{i},{a},{b},{s}\n" for i, (a, b, s) in enumerate(zip(lower, upper, size, strict=True)))
+    source.write_text("id,lower,upper,size\n" + "".join(rows))
+    target.unlink(missing_ok=True)
+    started = time.perf_counter()
+    try:
+        subprocess.run(["minimalloc", f"--capacity={capacity}", f"--input={source}", f"--output={target}"],
+                       timeout=limit_s, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not in {limit_s:.0f} s"
+    return f"fits in {time.perf_counter() - started:.2f} s" if target.exists() else "no placement"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, default=Path(__file__).resolve().parents[2] / "shared")
@@ -121,20 +141,27 @@ def main() -> None:
     args = parser.parse_args()
     if not (args.shared / "instances").is_dir():
         raise SystemExit(f"skipped: no folder {args.shared / 'instances'}. Give it with --shared.")
-    # omnimalloc carries an implementation of minimalloc; both are compared where it is installed.
     has_omnimalloc = util.find_spec("omnimalloc") is not None
     others = ["omni", "minimalloc"] if has_omnimalloc else []
     packages = ["stalloc-accel", "numpy", *(["omnimalloc"] if has_omnimalloc else [])]
+    has_program = shutil.which("minimalloc") is not None
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
     print(f"{versions}, Python {platform.python_version()}, {platform.machine()}, {args.threads} threads, "
-          f"median of {args.repeats}\n")
-    print("| instance | buffers | ratio | seconds | method |" + "".join(f" {name} |" for name in others))
-    print("|---|---|---|---|---|" + "---|" * len(others))
+          f"median of {args.repeats}")
+    for name, is_there, place in (("omnimalloc", has_omnimalloc, "installed"), ("minimalloc", has_program, "on the PATH")):
+        if not is_there:
+            print(f"skipped: {name} is not {place}.")
+    print()
+    print("| instance | buffers | ratio | seconds | method |" + "".join(f" {name} |" for name in others)
+          + (" minimalloc program |" if has_program else ""))
+    print("|---|---|---|---|---|" + "---|" * (len(others) + has_program))
     with tempfile.TemporaryDirectory() as folder:
         for name, columns, capacity in instances(args, Path(folder)):
             row = f"| {name} | {len(columns[0])} | {measure(columns, capacity, args)} |"
             for other in others:
                 row += f" {measure_omnimalloc(columns, other) if len(columns[0]) <= args.compare_up_to else '-'} |"
+            if has_program:
+                row += f" {measure_minimalloc_program(columns, capacity, Path(folder))} |"
             print(row, flush=True)
 
 
