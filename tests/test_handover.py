@@ -146,6 +146,17 @@ def test_without_events_the_slot_is_refused_and_the_upstream_serves(program, sha
     assert run.engine.stats()["handover_waits"] > during["handover_waits"]
 
 
+def test_with_more_streams_than_can_be_waited_for_nothing_is_handed_over(program, shared_plan):
+    history, marks = program
+    run = shared_run(history, marks, shared_plan)
+    for stream in range(100, 130):
+        run.engine.follow_stream(stream)
+    run.engine.set_handover(True)
+    assert drive(run, marks) == ""
+    stats = run.engine.stats()
+    assert stats["handover_waits"] == 0 and stats["fallbacks"]["unfenced"] > 0
+
+
 def test_a_new_stream_is_waited_for_too():
     history, marks = gathering()
     plan = _core.build_plan(trace_of(history, marks), True, shares_spaces=True)

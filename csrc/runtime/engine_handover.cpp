@@ -22,13 +22,13 @@ void Engine::follow_stream(StreamHandle stream) noexcept {
   const Impl::Lock lock(impl_->mutex);
   const auto end = impl_->followed.begin() + static_cast<std::ptrdiff_t>(impl_->num_followed);
   if (std::find(impl_->followed.begin(), end, stream) != end) return;
-  if (impl_->num_followed == kMaxFencedStreams) impl_->handover = false;  // one that cannot be waited for
-  else impl_->followed[impl_->num_followed++] = stream;
+  if (impl_->num_followed < kMaxFencedStreams) impl_->followed[impl_->num_followed++] = stream;
 }
 
 // Each once; how many, or more than kMaxFencedStreams when they are too many.
 std::size_t Engine::Impl::known_streams(std::array<StreamHandle, kMaxFencedStreams>& streams) const noexcept {
-  std::size_t count = 0;
+  // A full list may lack one, which could not be waited for.
+  std::size_t count = num_followed == kMaxFencedStreams ? kMaxFencedStreams + 1 : 0;
   const auto add = [&](StreamHandle stream) {
     const auto end = streams.begin() + static_cast<std::ptrdiff_t>(std::min(count, kMaxFencedStreams));
     if (std::find(streams.begin(), end, stream) != end) return;
