@@ -68,8 +68,8 @@ class StallocConfig:
     point. A plan that needs more is not used."""
 
     max_length: int | None = None
-    """Longest sequence the run can meet, in tokens. Not set: the longest met so far. Set it where lengths vary, so that
-    the first plan already covers the longest batch."""
+    """Longest sequence the run can meet, in tokens. Accepted and checked, but not used yet: slots are laid out for the
+    longest batch met so far and anew where a longer one comes, and the next run starts with room for that."""
 
     dynamic: str = "auto"
     """`auto` serves allocations that differ from step to step (expert routing) from what the plan leaves idle; `off`

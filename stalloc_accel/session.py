@@ -184,10 +184,16 @@ class Session:
             self._watch()
 
     @_harmless
+    def phase_may_begin(self) -> None:
+        """What follows may be an evaluation, a prediction or a save: it is one if phase_ended() is called before step()."""
+        if self._engine is not None and not self._closed:
+            self._engine.begin_phase()
+
+    @_harmless
     def phase_ended(self) -> None:
-        """An evaluation, a prediction or a save between two steps is over: the next step's requests begin here."""
-        if self._engine is not None and self.state is State.ACTIVE:
-            self._engine.restart_step()
+        """What came since the last step, or since phase_may_begin(), is no part of the next step."""
+        if self._engine is not None and not self._closed:
+            self._engine.end_phase()
 
     @_harmless
     def pass_through(self, reason: str = "asked for") -> None:

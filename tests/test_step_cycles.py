@@ -101,10 +101,32 @@ def test_the_step_after_an_evaluation_is_served_from_its_slots(is_told):
     reserved = host.upstream_bytes()
     runner.run(evaluation(5, step))
     if is_told:
-        host.engine.restart_step()
+        host.engine.end_phase()
     before = host.engine.stats()
     runner.run(step)
     host.engine.end_step()
     # Untold, the first requests are what tells that a step begins.
     assert served_share(host, before) >= (1.0 if is_told else 0.7)
     assert host.upstream_bytes() <= reserved, "the evaluation and the step found room in the arena"
+
+
+@pytest.mark.parametrize("phase_at", range(5))
+def test_an_evaluation_between_recorded_steps_leaves_no_trace(phase_at):
+    host = _core.HostEngine(LIMIT)
+    host.engine.start_recording(1 << 16)
+    runner = Runner(host)
+    for index in range(7):
+        if index >= 2 and index % 5 == phase_at:
+            runner.run([Request("log", 512), Free("log")])
+            host.engine.begin_phase()
+            runner.run([Request(f"kept{index}", 2048), *evaluation(2, training_step(3))])
+            host.engine.end_phase()
+        else:
+            runner.run([Request("log", 512), Free("log")])
+        runner.run(step_of(index, 2))
+        host.engine.end_step()
+    trace = host.engine.recorded()
+    births = np.concatenate([[0], np.cumsum(trace["event_size"] > 0)])[trace["step_begin"]]
+    with_log = np.diff(births)[2::2] - [index % 5 == phase_at for index in range(2, 7, 2)]
+    assert len(set(with_log)) == 1, "but for what the phase left behind, steps of a kind ask for the same"
+    assert (trace["event_size"] == 2048).sum() == sum(index % 5 == phase_at for index in range(2, 7))

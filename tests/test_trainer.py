@@ -46,6 +46,17 @@ def test_the_callback_counts_each_update_once_and_logs_figures(tmp_path: Path, w
     assert losses(off) == losses(without_us) and off.figures == {} and "stalloc_" not in off.stdout, off.output
 
 
+def test_evaluations_and_saves_between_steps_keep_the_plan(tmp_path: Path) -> None:
+    without = python(tmp_path, SCRIPT, "--phases", "--steps", 20)
+    launch = python(tmp_path, SCRIPT, "--callback", "--phases", "--steps", 20, STALLOC_BACKEND="cpu")
+    assert launch.code == without.code == 0, launch.output
+    assert launch.figures[0]["state"] == "active", launch.output
+    assert launch.figures[0]["hit_rate_planned"] >= 0.92, "the evaluation's own requests included"
+    assert losses(launch) == losses(without)
+    for entry, same in zip(launch.printed["log_history"], without.printed["log_history"], strict=True):
+        assert entry.get("eval_loss") == same.get("eval_loss")
+
+
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_the_section_in_its_deepspeed_configuration_is_enough(tmp_path: Path, as_dict: bool) -> None:
     path = tmp_path / "ds.json"

@@ -52,8 +52,9 @@ void bind_engine_class(py::module_& m) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(m, "Engine", py::module_local(), "The allocator of one device; see csrc/runtime/engine.h.")
       .def("end_step", &Engine::end_step, Unlocked(), "Mark the boundary between two steps; steps ended so far.")
-      .def("restart_step", &Engine::restart_step, Unlocked(),
-           "What was asked for since the boundary was no part of the step, which begins now.")
+      .def("begin_phase", &Engine::begin_phase, Unlocked(), "What follows is no part of the step, until end_phase().")
+      .def("end_phase", &Engine::end_phase, Unlocked(),
+           "What was asked for since begin_phase(), or since the boundary, was no part of the step, which goes on.")
       .def("start_recording", &Engine::start_recording, py::arg("capacity_events"), Unlocked())
       .def("stop_recording", &Engine::stop_recording, Unlocked(), "Stop and forget the recording.")
       .def("recorded", [](const Engine& engine) {

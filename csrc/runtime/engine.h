@@ -48,7 +48,10 @@ class Engine {
 
   // --- control: called at step boundaries, may allocate and throw Error ---
   std::int64_t end_step();  // the boundary between two steps; returns the number of steps ended so far
-  void restart_step() noexcept;  // what was asked for since the boundary was no part of the step, which begins now
+  // Between two steps a program may do what is no part of them. What it asks for between these two calls (from the step's
+  // boundary on, where the first is left out) is left out of the recording, and the step goes on where it was.
+  void begin_phase();
+  void end_phase();
   void start_recording(std::size_t capacity_events);
   void stop_recording() noexcept;
   Trace recorded() const;           // a copy; the recording goes on

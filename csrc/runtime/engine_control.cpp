@@ -53,12 +53,22 @@ std::int64_t Engine::end_step() {
   return ++impl_->stats.steps;
 }
 
-void Engine::restart_step() noexcept {
+void Engine::begin_phase() {
   const Impl::Lock lock(impl_->mutex);
-  impl_->begin_table();
+  impl_->recorder.mark();
+  if (impl_->script != nullptr) impl_->cursor_before_phase = impl_->cursor;
+}
+
+void Engine::end_phase() {
+  const Impl::Lock lock(impl_->mutex);
+  impl_->recorder.forget_passing();
+  if (impl_->script == nullptr) return;
+  if (impl_->cursor_before_phase) impl_->cursor = *impl_->cursor_before_phase;
+  else impl_->begin_table();
 }
 
 void Engine::Impl::begin_table() noexcept {
+  cursor_before_phase.reset();
   if (script != nullptr) cursor.begin(&script->steps[static_cast<std::size_t>(script->plan->table_of(plan_step))]);
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 #include <mutex>
+#include <optional>
 
 #include "core/step_cursor.h"
 #include "runtime/arena.h"
@@ -107,6 +108,8 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<const Script>> old_scripts;
   std::int64_t plan_step = 0;
   StepCursor cursor;
+  // Of this step. Given back by assignment, which keeps the storage that the cursor points into.
+  std::optional<StepCursor> cursor_before_phase;
   std::vector<Bytes> variable_bytes;  // the largest value of each variable met since the plan was installed
   Bytes arena_limit = 0;
   bool has_outgrown = false;          // a finished step was longer than the plan

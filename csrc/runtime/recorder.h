@@ -16,6 +16,9 @@ class Recorder {
   void free(const void* ptr) noexcept { push(ptr, kFree, 0); }
   void stream_use(const void* ptr, RoleIndex role) noexcept { push(ptr, kRecordStream, role); }
   void end_step();
+  // A mark between steps, and forgetting what was both allocated and freed since it, or since the step's boundary.
+  void mark() noexcept { mark_ = events_.size(); }
+  void forget_passing();
 
   bool is_recording() const noexcept { return recording_; }
   // The room ran out: the recording has stopped and what it holds ends early.
@@ -38,6 +41,7 @@ class Recorder {
   bool overflowed_ = false;
   std::vector<Event> events_;
   std::vector<std::int64_t> step_begin_;
+  std::size_t mark_ = 0;  // an event of the present step
 };
 
 }  // namespace stalloc

@@ -61,7 +61,8 @@ class StallocCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._end_phase()
 
-    def _end_phase(self) -> None:
+    @staticmethod
+    def _end_phase() -> None:
         running = doors.session()
         if running is not None:
             running.phase_ended()
@@ -69,6 +70,9 @@ class StallocCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not isinstance(logs, dict) or "loss" not in logs:
             return
+        running = doors.session()
+        if running is not None:
+            running.phase_may_begin()  # the Trainer logs, evaluates and saves in this order, and tells only the ends
         figures = doors.attempt(_DOOR, tracked_figures.collect, "stalloc_") or {}
         logs.update(figures)
         if state.log_history:  # the Trainer copied the logs into it before it called us
