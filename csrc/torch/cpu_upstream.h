@@ -19,6 +19,7 @@ class CpuUpstream final : public Upstream {
   Fence record_fence(StreamHandle /*stream*/) noexcept override { return 0; }
   bool fence_done(Fence /*fence*/) noexcept override { return true; }
   void wait_fence(Fence /*fence*/) noexcept override {}
+  bool stream_wait_fence(StreamHandle /*waiting*/, Fence /*fence*/) noexcept override { return false; }  // a thread is no stream
   void release_fence(Fence /*fence*/) noexcept override {}
   bool fill(void* begin, Bytes size, std::uint8_t byte, StreamHandle /*stream*/) noexcept override {
     std::memset(begin, byte, static_cast<std::size_t>(size));
