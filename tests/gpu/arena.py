@@ -17,6 +17,7 @@ class Arena:
 
     def __init__(self, module, engine) -> None:
         self.module = module
+        self._bad_frees_before = engine.stats()["bad_frees"]
         self.engine = engine  # serves nothing until a test opens the arena: an earlier one may have left an extent in use
 
     def record_plan(self, step: Callable[[], object], num_steps: int = 3, *, warm_up: bool = True) -> dict:
@@ -59,6 +60,9 @@ class Arena:
         self.engine.set_serve_gaps(False)
         self.engine.poll_fences()
         self.engine.trim(True)
+
+    def num_bad_frees(self) -> int:
+        return self.engine.stats()["bad_frees"] - self._bad_frees_before
 
     def num_served(self) -> int:
         stats = self.engine.stats()

@@ -115,7 +115,7 @@ class Worker:
         self.counts["reads on other streams"] += 1
         other.wait_stream(self.stream)
         with torch.cuda.stream(other):
-            torch.cuda._sleep(self.random.choice((1_000, 20_000, 200_000)))
+            torch.cuda._sleep(self.random.choice((1_000, 20_000, 200_000, 2_000_000)))
             self.checker.check(block, other)
         if self.records_streams:
             block.data.record_stream(other)

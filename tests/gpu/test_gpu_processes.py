@@ -44,7 +44,7 @@ def test_a_forked_child_leaves_the_arena_alone(arena):
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert all(bool((tensor == 1).all()) for tensor in held)
-    assert arena.engine.stats()["bad_frees"] == 0
+    assert arena.num_bad_frees() == 0
 
 
 def test_installing_before_cuda_starts_makes_no_cuda_call(run_python):
