@@ -36,6 +36,7 @@ Bytes size_of(std::int64_t position) { return kAlignment * (1 + (position * 37) 
 std::shared_ptr<const Plan> make_plan(std::int64_t num_slots) {
   auto plan = std::make_shared<Plan>();
   plan->num_roles = 1;
+  plan->role_space = make_role_spaces(1, false);
   plan->num_period = 1;
   plan->window_end = num_slots;
   plan->arena_bytes = plan->lower_bound_bytes = {2 * kNumLive * kSlotBytes};  // as much again stays free

@@ -191,7 +191,8 @@ Plan without_prologue(const Plan& plan, const PlannerOptions& options) {
   Plan period;
   period.num_roles = plan.num_roles;
   period.num_period = plan.num_period;
-  period.role_space = plan.role_space;
+  // Streams apart: in a shared extent one block that lives on holds up what all of them need when lengths grow.
+  period.role_space = make_role_spaces(plan.num_roles, false);
   period.variable_bytes = plan.variable_bytes;
   period.window_end = plan.window_end - plan.window_begin;
   std::vector<std::int32_t> new_index(plan.slots.size(), -1);
