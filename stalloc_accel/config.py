@@ -73,7 +73,7 @@ class StallocConfig:
 
     dynamic: str = "auto"
     """`auto` serves allocations that differ from step to step (expert routing) from what the plan leaves idle; `off`
-    leaves them to the native allocator."""
+    plans no run whose steps differ so, nor does `auto` where it uses several streams."""
 
     handover: str = "audited"
     """`audited` lets a stream reuse another stream's memory only in hosts whose use of streams was audited; `none` keeps

@@ -48,13 +48,17 @@ class Figures:
             self._memory.sample_window()
         self._last, self._step = self._engine.stats(), self._last
 
-    def last_step_hit_rate(self) -> float | None:
-        """The share of the last step's requests that were served from their slots; None where it made none.
+    def last_step_hit_rate(self, *, with_gaps: bool) -> float | None:
+        """The share of the last step's requests that were served from their slots, or from free space too; None where
+        it made none.
 
         What it made beyond a step of the plan, as an evaluation does, was not to be had from slots and does not count.
         """
         requests = min(self._last["requests"] - self._step["requests"], self._requests_a_step())
-        return (self._last["slot_hits"] - self._step["slot_hits"]) / requests if requests else None
+        served = self._last["slot_hits"] - self._step["slot_hits"]
+        if with_gaps:
+            served += self._last["gap_hits"] - self._step["gap_hits"]
+        return served / requests if requests else None
 
     def _requests_a_step(self) -> int:
         plan = self._session.served_plan
@@ -94,7 +98,7 @@ class Figures:
         if plan is None:
             return None
         return {
-            "slots": int((plan["slot_kind"] != 3).sum()),
+            "slots": int((plan["slot_kind"] < 3).sum()),
             "arena_bytes": int(plan["arena_bytes"].sum()),
             "lower_bound_bytes": int(plan["lower_bound_bytes"].sum()),
             "seconds": self._plan_seconds,

@@ -19,6 +19,14 @@ JOIN_TIMEOUT_S = 20.0
 _STEPS_FOR_TWO_KINDS = 4  # two of each
 
 
+_ROOM = 4  # SlotKind::kRoom of csrc/core/plan.h
+
+
+def is_dynamic(plan: Plan) -> bool:
+    """Whether steps differ in number and size, so that the plan keeps room for requests without a slot."""
+    return bool((plan["slot_kind"] == _ROOM).any())
+
+
 def awaits_more_steps(trace: Mapping[str, Any], num_unsettled: int) -> bool:
     """Whether the recorded steps may be of two kinds that come in turn, which the next one would show."""
     is_birth = np.concatenate([[0], np.cumsum(trace["event_size"] > 0)])

@@ -24,13 +24,14 @@ from stalloc_accel.config import Source, StallocConfig, merge
 from stalloc_accel.errors import BuildError, ConfigError, describe
 from stalloc_accel.figures import Figures
 from stalloc_accel.memory import CpuMemory, CudaMemory, DeviceMemory
-from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob, awaits_more_steps
+from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob, awaits_more_steps, is_dynamic
 
 BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
 """Who may announce steps, the most trustworthy first ("bare": the loop calls step() itself); see claim_boundary."""
 
 _RECORDED_EVENTS = 1 << 22  # 24 bytes each, touched as they fill
 _MIN_AGREEMENT = 0.95  # of a recorded step with the plan
+_MIN_DYNAMIC_AGREEMENT = 0.6  # where the plan itself keeps room for what differs
 _MIN_HIT_RATE = 0.9  # of the first repeating step with a plan from the store
 _MAX_ATTEMPTS = 4  # plans made before we give up
 _MAX_BAD_STEPS = 8  # in a row with less than half of the requests served from their slots
@@ -340,8 +341,10 @@ class Session:
         self._job = None
         if job.error is not None:
             self._become_passive(f"planning failed: {job.error}")
-        elif job.agreement < _MIN_AGREEMENT:
+        elif job.agreement < (_MIN_DYNAMIC_AGREEMENT if is_dynamic(job.current) else _MIN_AGREEMENT):
             self._retry(job)
+        elif is_dynamic(job.current) and not self._serves_dynamic(job.current):
+            self._become_passive("steps differ in number and size: plans for that serve one stream, and dynamic=auto")
         else:
             self._activation.lasting = job.lasting
             if not self.from_cache:
@@ -359,6 +362,10 @@ class Session:
         thread.join(max(self._wait_left_s, 0.0))
         self._wait_left_s -= time.perf_counter() - began
         return not thread.is_alive()
+
+    def _serves_dynamic(self, plan: Plan) -> bool:
+        # With several streams too much still goes upstream beside the arena to be better than no plan.
+        return self.config.dynamic == "auto" and int(plan["num_roles"]) == 1
 
     def _retry(self, job: PlanJob) -> None:
         self.from_cache = False
@@ -390,7 +397,7 @@ class Session:
 
     def _watch(self) -> None:
         """After each served step: proves a plan of the store, and notices a run that has left its plan."""
-        hit_rate = self._figures.last_step_hit_rate()
+        hit_rate = self._figures.last_step_hit_rate(with_gaps=is_dynamic(self.served_plan))
         if hit_rate is None:
             return
         if self._unproven and self.num_steps > self.served_plan["num_prologue"]:

@@ -6,13 +6,16 @@
 #include "core/alignment.h"
 #include "core/sequence.h"
 #include "core/size_models.h"
+#include "core/step_alignment.h"
 #include "core/step_order.h"
 #include "core/step_values.h"
+#include "core/varying_period.h"
 
 namespace stalloc {
 namespace {
 
 constexpr std::int64_t kMaxFittedSteps = 8;
+constexpr Bytes kSmallBytes = Bytes{1} << 20;
 
 // The requests of one step, as ticks from its start, by role. Two steps with as many of each are compared role by role:
 // how roles interleave is not told where each has its thread.
@@ -41,6 +44,33 @@ std::vector<TicksByRole> steps_of_one_shape(const Lifetimes& lifetimes, RoleInde
   }
   std::reverse(steps.begin(), steps.end());
   return steps;
+}
+
+// The last steps, oldest first, without the first one of all where there are others: it constructs.
+std::vector<std::int64_t> last_steps(const Lifetimes& lifetimes) {
+  std::vector<std::int64_t> steps;
+  for (std::int64_t step = std::max<std::int64_t>(1, lifetimes.num_steps - kMaxFittedSteps); step < lifetimes.num_steps; ++step)
+    steps.push_back(step);
+  return steps;
+}
+
+// The one that the others differ from least, the latest of these; not the last, whose blocks' frees are not all known.
+std::int64_t most_typical_step(const Lifetimes& lifetimes, const std::vector<std::int64_t>& steps, RoleIndex num_roles) {
+  std::vector<std::int64_t> in_common(steps.size(), 0);
+  const auto num_requests = [&](std::int64_t step) {
+    return static_cast<std::int64_t>(lifetimes.begin_of(step + 1) - lifetimes.begin_of(step));
+  };
+  for (std::size_t a = 0; a < steps.size(); ++a)
+    for (std::size_t b = a + 1; b < steps.size(); ++b) {
+      const std::vector<Tick> pairs = pair_steps(lifetimes, steps[a], steps[b], num_roles);
+      const auto paired = std::count_if(pairs.begin(), pairs.end(), [](Tick tick) { return tick >= 0; });
+      in_common[a] += 2 * paired - num_requests(steps[a]);
+      in_common[b] += 2 * paired - num_requests(steps[b]);
+    }
+  std::size_t typical = 0;
+  for (std::size_t i = 0; i + 1 < steps.size(); ++i)
+    if (in_common[i] >= in_common[typical]) typical = i;
+  return steps[typical];
 }
 
 // When a block of `step` is freed, in ticks from that step's start; 0 when it outlives the step after it. Only right
@@ -162,35 +192,63 @@ void align_role(const Lifetimes& lifetimes, std::size_t begin, const Period& per
     if (pairs[i] >= 0) aligned[from_index[i]] = to_tick[static_cast<std::size_t>(pairs[i])];
 }
 
+Period blank_period(const Lifetimes& lifetimes, std::int64_t base_step) {
+  Period period;
+  period.base_step = base_step;
+  const std::size_t begin = lifetimes.begin_of(base_step);
+  period.num_ticks = static_cast<Tick>(lifetimes.begin_of(base_step + 1) - begin);
+  if (period.num_ticks == 0)
+    throw Error("Planning failed: num_requests=0, the last steps must ask for memory. Record steps of training.");
+  for (Tick tick = 0; tick < period.num_ticks; ++tick) {
+    const Block& block = lifetimes.blocks[begin + static_cast<std::size_t>(tick)];
+    PeriodBlock& added = period.blocks.emplace_back();
+    added.size = block.size();
+    added.role = block.role;
+    added.birth = tick;
+    added.used_elsewhere = block.used_elsewhere;
+  }
+  return period;
+}
+
+Period fit_steps(const Lifetimes& lifetimes, RoleIndex num_roles) {
+  const std::vector<std::int64_t> last = last_steps(lifetimes);
+  const std::vector<TicksByRole> alike = steps_of_one_shape(lifetimes, num_roles);
+  if (alike.size() < 2) {
+    Period period = blank_period(lifetimes, most_typical_step(lifetimes, last, num_roles));
+    period.varies = fit_varying_steps(lifetimes, last, num_roles, period);
+    if (period.varies) return period;
+  }
+  Period period = blank_period(lifetimes, lifetimes.num_steps - 2);
+  if (alike.size() >= 2) fit_same_shape(lifetimes, alike, period);
+  else match_two_steps(lifetimes, num_roles, period);
+  return period;
+}
+
 }  // namespace
 
 Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
   if (lifetimes.num_steps < 2)
     throw Error("Planning failed: num_steps=" + std::to_string(lifetimes.num_steps) +
                 ", a period needs two complete steps. Record more steps.");
-  Period period;
-  period.base_step = lifetimes.num_steps - 2;
-  const std::size_t begin = lifetimes.begin_of(period.base_step);
-  period.num_ticks = static_cast<Tick>(lifetimes.begin_of(period.base_step + 1) - begin);
-  if (period.num_ticks == 0)
-    throw Error("Planning failed: num_requests=0, the last steps must ask for memory. Record steps of training.");
-  for (Tick tick = 0; tick < period.num_ticks; ++tick) {
-    const Block& block = lifetimes.blocks[begin + static_cast<std::size_t>(tick)];
-    period.blocks.push_back({block.size(), SizeModel{}, block.role, tick, 0, block.used_elsewhere, false});
-  }
-  const std::vector<TicksByRole> steps = steps_of_one_shape(lifetimes, num_roles);
-  if (steps.size() >= 2) fit_same_shape(lifetimes, steps, period);
-  else match_two_steps(lifetimes, num_roles, period);
+  Period period = fit_steps(lifetimes, num_roles);
   for (PeriodBlock& block : period.blocks) {
     if (!block.planned) continue;
     if (block.used_elsewhere)
       block.death = std::min(block.death + period.num_ticks / kStreamDelayShare, block.birth + 2 * period.num_ticks);
-    if (block.death - block.birth > period.num_ticks) period.num_copies = 2;
+    if (block.death - block.birth <= period.num_ticks) continue;
+    // Two copies make the plan twice as long. What is small, as a loss that is kept for the log, is not worth it.
+    if (period.varies && block.size < kSmallBytes) {
+      block.planned = false;
+      block.dynamic = true;
+    } else {
+      period.num_copies = 2;
+    }
   }
   return period;
 }
 
 std::vector<Tick> align_step(const Lifetimes& lifetimes, std::int64_t step, const Period& period, RoleIndex num_roles) {
+  if (period.varies) return align_varying_step(lifetimes, step, period, num_roles);
   const std::size_t begin = lifetimes.begin_of(step);
   const std::size_t num_allocations = lifetimes.begin_of(step + 1) - begin;
   // First without the variables' values, which the pairs then tell; then with them.

@@ -17,6 +17,18 @@ struct PeriodBlock {
   Tick death = 0;        // may pass the end of the step: the block then lives into the next one
   bool used_elsewhere = false;  // another stream's work keeps it beyond its free
   bool planned = false;  // repeats, with a size that can be foretold, and is freed within two steps
+  // The number or the size of such requests differs from step to step. Their lifetimes are known, and the plan keeps
+  // room for as much as they need together.
+  bool dynamic = false;
+};
+
+// Room for dynamic requests during [birth, death), ticks of one step. What is kept at a tick is the sum over its rooms.
+struct DynamicRoom {
+  RoleIndex role = 0;
+  Tick birth = 0;
+  Tick death = 0;
+  Bytes size = 0;  // at the largest variables met
+  SizeModel model;
 };
 
 // A block that record_stream named comes back when the other stream has got there: later than its free by a time
@@ -29,11 +41,14 @@ struct Period {
   Tick num_ticks = 0;          // of one step
   int num_copies = 1;          // steps a turn of the plan's window: 2 when a block outlives its successor's birth
   std::vector<PeriodBlock> blocks;    // of one step, by birth
+  std::vector<DynamicRoom> rooms;
   std::vector<Bytes> variable_bytes;  // the largest value met of each variable
+  bool varies = false;  // the steps differ in the number of their requests
 };
 
 // The step before the last gives the sequence, the last shows what repeats and when blocks that cross into it are
-// freed; earlier steps of the same shape tell how sizes move. Throws Error with fewer than two steps.
+// freed; earlier steps of the same shape tell how sizes move. Where the last steps differ in shape, the one
+// that the others differ from least gives the sequence. Throws Error with fewer than two steps.
 Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles);
 
 // For each allocation of a recorded step, the tick of the period whose request it repeats, or -1. What comes before

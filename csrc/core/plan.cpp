@@ -90,9 +90,12 @@ void check_slot(const Plan& plan, const Slot& slot) {
   if (slot.role < 0 || slot.role >= plan.num_roles) refuse("slot.role", slot.role, "must be one of the plan's roles");
   if (slot.size <= 0 || slot.size % kAlignment != 0 || slot.size > kMaxArenaBytes)
     refuse("slot.size", slot.size, "must be a positive multiple of 512");
-  if (slot.kind > SlotKind::kUnplanned) refuse("slot.kind", static_cast<int>(slot.kind), "must lie in [0, 3]");
+  if (slot.kind > SlotKind::kRoom) refuse("slot.kind", static_cast<int>(slot.kind), "must lie in [0, 4]");
   if (slot.birth < -kMaxTick || slot.birth > kMaxTick) refuse("slot.birth", slot.birth, "must lie within 2^40 of 0");
-  if (slot.kind == SlotKind::kUnplanned) return;
+  if (slot.kind == SlotKind::kUnplanned) {
+    if (slot.death < -kMaxTick || slot.death > 2 * kMaxTick) refuse("slot.death", slot.death, "must lie within 2^41 of 0");
+    return;
+  }
   if (slot.offset < 0 || slot.offset % kAlignment != 0 ||
       slot.offset > plan.arena_bytes[static_cast<std::size_t>(plan.space_of(slot.role))] - slot.size)
     refuse("slot.offset", slot.offset, "must be a multiple of 512 inside the arena of its space");

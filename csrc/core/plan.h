@@ -20,7 +20,8 @@ enum class SlotKind : std::uint8_t {
   kTemporary = 0,   // born and freed within the prologue or within the period
   kCyclic = 1,      // crosses the cut of the period
   kPersistent = 2,  // born in the prologue, alive through every period
-  kUnplanned = 3,   // keeps its position in the sequence; has no place
+  kUnplanned = 3,   // keeps its position in the sequence; has no place, but a lifetime
+  kRoom = 4,        // kept for requests without a place; no table names it
 };
 
 inline constexpr std::int32_t kNoVariable = -1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/dynamic_room.h"
 #include "core/lifetimes.h"
 #include "core/period.h"
 #include "core/sequence.h"
@@ -62,10 +63,27 @@ class SlotBuilder {
           slot.kind = SlotKind::kTemporary;
           slot.death = plan_.window_begin + timeline_.period_tick(copy, block.death);
         } else {
-          slot.model = SizeModel{};
+          slot.death = block.dynamic ? plan_.window_begin + timeline_.period_tick(copy, block.death + dynamic_delay(period_))
+                                     : slot.birth + timeline_.turn_ticks();
+          if (!block.dynamic) slot.model = SizeModel{};
           if (block.size == kUnknownSize) slot.model.base = -1;
         }
         table(plan_.num_prologue + copy, block.role).push_back(add_slot(slot));
+      }
+    add_room();
+  }
+
+  void add_room() {
+    for (int copy = 0; copy < period_.num_copies; ++copy)
+      for (const DynamicRoom& room : period_.rooms) {
+        Slot slot;
+        slot.size = room.size;
+        slot.model = room.model;
+        slot.role = room.role;
+        slot.kind = SlotKind::kRoom;
+        slot.birth = plan_.window_begin + timeline_.period_tick(copy, room.birth);
+        slot.death = plan_.window_begin + timeline_.period_tick(copy, room.death);
+        add_slot(slot);
       }
   }
 
@@ -137,7 +155,7 @@ class SlotBuilder {
       change[static_cast<std::size_t>(std::clamp<Tick>(to, from + 1, turn))] -= size;
     };
     for (const Slot& slot : plan_.slots) {
-      if (slot.kind != SlotKind::kTemporary || slot.birth < plan_.window_begin) continue;
+      if (slot.kind == SlotKind::kPersistent || slot.kind == SlotKind::kUnplanned || slot.birth < plan_.window_begin) continue;
       const Tick birth = slot.birth - plan_.window_begin;
       const Tick death = slot.death - plan_.window_begin;
       add(birth, death, slot.size);
@@ -164,6 +182,19 @@ class SlotBuilder {
       slot.birth = plan_.window_begin + within_turn(slot.birth - plan_.window_begin - cut);
       slot.death = slot.birth + length;
       if (slot.death > plan_.window_end && slot.kind == SlotKind::kTemporary) slot.kind = SlotKind::kCyclic;
+    }
+    split_rooms();
+  }
+
+  // No request waits for a room as a whole: one that crosses the cut becomes two.
+  void split_rooms() {
+    for (std::size_t i = 0; i < plan_.slots.size(); ++i) {
+      if (plan_.slots[i].kind != SlotKind::kRoom || plan_.slots[i].death <= plan_.window_end) continue;
+      Slot rest = plan_.slots[i];
+      rest.birth = plan_.window_begin;
+      rest.death -= plan_.window_end - plan_.window_begin;
+      plan_.slots[i].death = plan_.window_end;
+      plan_.slots.push_back(rest);
     }
   }
 
@@ -196,20 +227,21 @@ Plan without_prologue(const Plan& plan, const PlannerOptions& options) {
   period.variable_bytes = plan.variable_bytes;
   period.window_end = plan.window_end - plan.window_begin;
   std::vector<std::int32_t> new_index(plan.slots.size(), -1);
+  const auto keep = [&](std::size_t old_slot) {
+    if (new_index[old_slot] >= 0) return new_index[old_slot];
+    period.slots.push_back(plan.slots[old_slot]);
+    period.slots.back().birth -= plan.window_begin;
+    period.slots.back().death -= plan.window_begin;
+    return new_index[old_slot] = static_cast<std::int32_t>(period.slots.size() - 1);
+  };
   period.table_begin.push_back(0);
   for (std::size_t cell = static_cast<std::size_t>(plan.num_prologue * plan.num_roles); cell + 1 < plan.table_begin.size(); ++cell) {
-    for (std::int64_t at = plan.table_begin[cell]; at < plan.table_begin[cell + 1]; ++at) {
-      const auto old_slot = static_cast<std::size_t>(plan.table_slots[static_cast<std::size_t>(at)]);
-      if (new_index[old_slot] < 0) {
-        new_index[old_slot] = static_cast<std::int32_t>(period.slots.size());
-        period.slots.push_back(plan.slots[old_slot]);
-        period.slots.back().birth -= plan.window_begin;
-        period.slots.back().death -= plan.window_begin;
-      }
-      period.table_slots.push_back(new_index[old_slot]);
-    }
+    for (std::int64_t at = plan.table_begin[cell]; at < plan.table_begin[cell + 1]; ++at)
+      period.table_slots.push_back(keep(static_cast<std::size_t>(plan.table_slots[static_cast<std::size_t>(at)])));
     period.table_begin.push_back(static_cast<std::int64_t>(period.table_slots.size()));
   }
+  for (std::size_t slot = 0; slot < plan.slots.size(); ++slot)
+    if (plan.slots[slot].kind == SlotKind::kRoom) keep(slot);
   place_slots(period, options);
   check_plan(period);
   return period;

@@ -7,21 +7,34 @@
 namespace stalloc {
 namespace {
 
-constexpr std::size_t kVariablesTried = 6;  // the latest ones; a request follows its own micro-step's
-constexpr std::size_t kMinAffinePoints = 3;  // through two points every line is exact
+constexpr std::size_t kVariablesTried = 6;
+constexpr std::size_t kMostFollowed = 3;
+constexpr std::size_t kMinAffinePoints = 3;
+constexpr Bytes kFarApart = 4096 * kAlignment;
 
 using Series = std::vector<Bytes>;  // one value a step
 
 bool is_constant(const Series& sizes) {
-  return std::all_of(sizes.begin(), sizes.end(), [&](Bytes size) {
-    return round_up(size, kAlignment) == round_up(sizes.front(), kAlignment);
-  });
+  const Bytes any = round_up(*std::max_element(sizes.begin(), sizes.end()), kAlignment);
+  return std::all_of(sizes.begin(), sizes.end(),
+                     [any](Bytes size) { return size == kAbsentSize || round_up(size, kAlignment) == any; });
 }
 
 bool explains(const SizeModel& model, const Series& values, const Series& sizes) {
   for (std::size_t step = 0; step < sizes.size(); ++step)
     if (model.bytes_at(values[step]) != round_up(sizes[step], kAlignment)) return false;
   return true;
+}
+
+// The part of two series in which neither is absent.
+std::pair<Series, Series> met_together(const Series& values, const Series& sizes) {
+  std::pair<Series, Series> met;
+  for (std::size_t step = 0; step < sizes.size(); ++step) {
+    if (values[step] == kAbsentSize || sizes[step] == kAbsentSize) continue;
+    met.first.push_back(values[step]);
+    met.second.push_back(sizes[step]);
+  }
+  return met;
 }
 
 bool fit_proportional(const Series& values, const Series& sizes, SizeModel* model) {
@@ -32,7 +45,6 @@ bool fit_proportional(const Series& values, const Series& sizes, SizeModel* mode
 }
 
 bool fit_affine(const Series& values, const Series& sizes, SizeModel* model) {
-  if (std::set<Bytes>(values.begin(), values.end()).size() < kMinAffinePoints) return false;
   const auto low = static_cast<std::size_t>(std::min_element(values.begin(), values.end()) - values.begin());
   const auto high = static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
   model->slope = static_cast<double>(sizes[high] - sizes[low]) / static_cast<double>(values[high] - values[low]);
@@ -40,17 +52,74 @@ bool fit_affine(const Series& values, const Series& sizes, SizeModel* model) {
   return explains(*model, values, sizes);
 }
 
+// The variables that have been defined so far.
+class Variables {
+ public:
+  Variables(const std::vector<Series>& sizes, std::size_t min_affine_points)
+      : sizes_(sizes), min_affine_points_(min_affine_points) {}
+
+  // The latest ones first, since a request follows its own micro-step's, then those that most requests follow.
+  bool fit(const Series& series, SizeModel* model) {
+    const std::size_t oldest = definers_.size() - std::min(definers_.size(), kVariablesTried);
+    for (const bool affine : {false, true}) {
+      for (std::size_t variable = definers_.size(); variable-- > oldest;)
+        if (follows(variable, series, affine, model)) return true;
+      for (const std::size_t variable : most_followed_)
+        if (variable < oldest && follows(variable, series, affine, model)) return true;
+    }
+    return false;
+  }
+  void define(std::size_t request) {
+    definers_.push_back(request);
+    num_followers_.push_back(0);
+  }
+  const std::vector<std::size_t>& definers() const noexcept { return definers_; }
+  std::size_t num_followers(std::size_t variable) const noexcept { return num_followers_[variable]; }
+
+ private:
+  bool follows(std::size_t variable, const Series& series, bool affine, SizeModel* model) {
+    const auto [values, sizes] = met_together(sizes_[definers_[variable]], series);
+    model->variable = static_cast<std::int32_t>(variable);
+    if (affine ? !may_be_affine(values, sizes) || !fit_affine(values, sizes, model)
+               : values.size() < 2 || !fit_proportional(values, sizes, model))
+      return false;
+    ++num_followers_[variable];
+    rank(variable);
+    return true;
+  }
+
+  // Through two points every line is exact, and through three that are near each other soon one is after rounding.
+  bool may_be_affine(const Series& values, const Series& sizes) const {
+    const std::size_t num_different = std::set<Bytes>(values.begin(), values.end()).size();
+    if (num_different >= min_affine_points_) return true;
+    const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+    return num_different >= kMinAffinePoints && *most - *least >= kFarApart;
+  }
+
+  void rank(std::size_t variable) {
+    const auto known = std::find(most_followed_.begin(), most_followed_.end(), variable);
+    if (known == most_followed_.end()) most_followed_.push_back(variable);
+    std::stable_sort(most_followed_.begin(), most_followed_.end(),
+                     [this](std::size_t a, std::size_t b) { return num_followers_[a] > num_followers_[b]; });
+    if (most_followed_.size() > kMostFollowed) most_followed_.pop_back();
+  }
+
+  const std::vector<Series>& sizes_;
+  const std::size_t min_affine_points_;
+  std::vector<std::size_t> definers_;       // request, by variable
+  std::vector<std::size_t> num_followers_;  // by variable
+  std::vector<std::size_t> most_followed_;  // some variables, by their followers
+};
+
 // A request that follows nothing tells a new variable. Where that happens all the time the sizes are dynamic.
-void drop_lone_variables(SizeModels& fitted, const std::vector<std::size_t>& definers) {
-  std::vector<std::size_t> followers(definers.size(), 0);
-  for (const SizeModel& model : fitted.models)
-    if (model.variable != kNoVariable && !model.defines) ++followers[static_cast<std::size_t>(model.variable)];
-  const auto lone = static_cast<std::size_t>(std::count(followers.begin(), followers.end(), std::size_t{0}));
-  if (lone <= std::max<std::size_t>(8, fitted.models.size() / 100)) return;
-  for (std::size_t variable = 0; variable < definers.size(); ++variable) {
-    if (followers[variable] != 0) continue;
-    fitted.models[definers[variable]] = SizeModel{};
-    fitted.is_known[definers[variable]] = false;
+void drop_lone_variables(SizeModels& fitted, const Variables& variables) {
+  std::vector<std::size_t> lone;
+  for (std::size_t variable = 0; variable < variables.definers().size(); ++variable)
+    if (variables.num_followers(variable) == 0) lone.push_back(variables.definers()[variable]);
+  if (lone.size() <= std::max<std::size_t>(8, fitted.models.size() / 100)) return;
+  for (const std::size_t request : lone) {
+    fitted.models[request] = SizeModel{};
+    fitted.is_known[request] = false;
   }
 }
 
@@ -83,29 +152,21 @@ void share_values(SizeModels& fitted) {
 
 }  // namespace
 
-SizeModels fit_sizes(const std::vector<std::vector<Bytes>>& sizes) {
+SizeModels fit_sizes(const std::vector<Series>& sizes, std::size_t min_affine_points) {
   SizeModels fitted;
   fitted.models.resize(sizes.size());
   fitted.is_known.assign(sizes.size(), true);
-  std::vector<std::size_t> definers;  // request, by variable
+  Variables variables(sizes, min_affine_points);
   for (std::size_t request = 0; request < sizes.size(); ++request) {
     const Series& series = sizes[request];
     SizeModel& model = fitted.models[request];
-    model.base = static_cast<double>(series.back());
-    if (is_constant(series)) continue;
-    const std::size_t oldest = definers.size() - std::min(definers.size(), kVariablesTried);
-    bool found = false;
-    for (const auto fit : {fit_proportional, fit_affine})
-      for (std::size_t variable = definers.size(); !found && variable-- > oldest;) {
-        model.variable = static_cast<std::int32_t>(variable);
-        found = fit(sizes[definers[variable]], series, &model);
-      }
-    if (found) continue;
-    model = SizeModel{0, 1, static_cast<std::int32_t>(definers.size()), true};
-    definers.push_back(request);
+    model.base = static_cast<double>(*std::max_element(series.begin(), series.end()));
+    if (is_constant(series) || variables.fit(series, &model)) continue;
+    model = SizeModel{0, 1, static_cast<std::int32_t>(variables.definers().size()), true};
+    variables.define(request);
     fitted.variable_bytes.push_back(*std::max_element(series.begin(), series.end()));
   }
-  drop_lone_variables(fitted, definers);
+  drop_lone_variables(fitted, variables);
   share_values(fitted);
   return fitted;
 }

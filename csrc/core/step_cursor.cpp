@@ -1,6 +1,7 @@
 #include "core/step_cursor.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace stalloc {
 namespace {
@@ -8,6 +9,10 @@ namespace {
 // A variable's value is believed when it lies between these multiples of the largest one met so far.
 constexpr Bytes kLeastShare = 64;  // 1/64
 constexpr Bytes kMostTimes = 4;
+constexpr std::size_t kMinFollowers = 3;  // of a variable, among the requests that tell its value
+constexpr std::int64_t kSearchAhead = 4096;
+constexpr std::int64_t kSearchBehind = 512;
+constexpr Bytes kDynamicTimes = 64;  // wider by this for what follows a routing
 
 std::vector<StepScript::Request> requests_of(const Plan& plan, std::int32_t table) {
   std::vector<StepScript::Request> requests;
@@ -16,7 +21,7 @@ std::vector<StepScript::Request> requests_of(const Plan& plan, std::int32_t tabl
     for (std::int64_t at = plan.table_begin[cell]; at < plan.table_begin[cell + 1]; ++at) {
       const Slot& slot = plan.slots[static_cast<std::size_t>(plan.table_slots[static_cast<std::size_t>(at)])];
       const bool is_known = slot.model.variable != kNoVariable || slot.model.base >= 0;
-      requests.push_back({role, is_known ? slot.size : kUnknownSize, slot.model});
+      requests.push_back({role, is_known ? slot.size : kUnknownSize, slot.model, slot.kind == SlotKind::kUnplanned});
     }
   }
   return requests;
@@ -33,31 +38,42 @@ StepScript::StepScript(const std::vector<Request>& requests, RoleIndex num_roles
                        const std::vector<Bytes>& variable_bytes)
     : dependents_(variable_bytes.size()),
       definers_(static_cast<std::size_t>(num_roles)),
+      is_sizing_(variable_bytes.size(), false),
       variable_bytes_(variable_bytes),
       tolerated_bytes_(variable_bytes) {
   std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(num_roles));
+  std::vector<bool> is_dynamic(sizes.size(), false);
+  positions_.resize(sizes.size());
   for (const Request& request : requests) {
     const auto role = static_cast<std::size_t>(request.role);
     const auto position = static_cast<std::int64_t>(sizes[role].size());
     const SizeModel& model = request.model;
+    positions_[role].push_back({request.dynamic, model, request.size});
+    if (request.dynamic) is_dynamic[role] = has_dynamic_ = true;
+    else if (model.variable != kNoVariable) is_sizing_[static_cast<std::size_t>(model.variable)] = true;
     if (model.variable == kNoVariable) {
       sizes[role].push_back(request.size);
     } else if (model.defines) {
       sizes[role].push_back(kAnySize);
-      definers_[role].push_back({position, model.variable});
+      definers_[role].push_back({position, model.variable, request.dynamic});
     } else {
       sizes[role].push_back(kUnknownSize);
-      dependents_[static_cast<std::size_t>(model.variable)].push_back({request.role, position, model});
+      dependents_[static_cast<std::size_t>(model.variable)].push_back({request.role, position, model, request.dynamic});
     }
   }
   for (auto& role_sizes : sizes) sequences_.emplace_back(std::move(role_sizes));
+  for (std::size_t role = 0; role < sequences_.size(); ++role)
+    dynamic_sequences_.push_back(is_dynamic[role] ? DynamicSequence(&sequences_[role], positions_[role]) : DynamicSequence());
 }
 
 void StepCursor::make_room(const StepScript& script) {
   if (matchers_.size() < script.sequences_.size()) matchers_.resize(script.sequences_.size());
+  dynamic_matchers_.resize(matchers_.size());
+  recent_.resize(matchers_.size());
   if (expected_.size() < script.sequences_.size()) expected_.resize(script.sequences_.size());
   for (std::size_t role = 0; role < script.sequences_.size(); ++role)
     expected_[role].reserve(script.sequences_[role].sizes().size());
+  num_confirmed_.reserve(script.dependents_.size());
   values_.reserve(script.dependents_.size());
 }
 
@@ -66,6 +82,7 @@ void StepCursor::begin(const StepScript* script) noexcept {
   has_outgrown_ = false;
   if (script == nullptr) return;
   values_.assign(script->dependents_.size(), 0);
+  num_confirmed_.assign(values_.size(), 0);
   for (std::size_t role = 0; role < script->sequences_.size(); ++role) {
     const Sequence& sequence = script->sequences_[role];
     const Bytes* expected = sequence.sizes().data();
@@ -73,34 +90,127 @@ void StepCursor::begin(const StepScript* script) noexcept {
       expected_[role].assign(sequence.sizes().begin(), sequence.sizes().end());
       expected = expected_[role].data();
     }
-    matchers_[role].begin(&sequence, expected);
+    const DynamicSequence& dynamic = script->dynamic_sequences_[role];
+    if (dynamic.length() > 0) dynamic_matchers_[role].begin(&dynamic, expected);
+    else matchers_[role].begin(&sequence, expected);
   }
 }
 
 std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
   if (script_ == nullptr || role < 0 || static_cast<std::size_t>(role) >= script_->sequences_.size()) return kNoPosition;
   std::int32_t defined = kNoVariable;
-  const auto& definers = script_->definers_[static_cast<std::size_t>(role)];
+  const auto index = static_cast<std::size_t>(role);
+  const auto& definers = script_->definers_[index];
+  const auto is_before = [](const StepScript::Definer& a, std::int64_t at) { return a.position < at; };
   const auto may_define = [&](std::int64_t position) {
-    const auto found = std::lower_bound(definers.begin(), definers.end(), position,
-                                        [](const StepScript::Definer& a, std::int64_t at) { return a.position < at; });
+    const auto found = std::lower_bound(definers.begin(), definers.end(), position, is_before);
+    if (found == definers.end() || found->position != position) return true;  // follows nothing
+    const Bytes times = found->dynamic ? kDynamicTimes : 1;
     const Bytes most = script_->variable_bytes_[static_cast<std::size_t>(found->variable)];
-    if (requested > kMostTimes * most || requested * kLeastShare < most) return false;
+    if (requested > times * kMostTimes * most || requested * times * kLeastShare < most) return false;
     defined = found->variable;
     return true;
   };
-  const std::int64_t position =
-      matchers_[static_cast<std::size_t>(role)].match(round_up(requested, kAlignment), may_define);
-  if (defined != kNoVariable) define(defined, requested);
+  const Bytes rounded = round_up(requested, kAlignment);
+  if (script_->dynamic_sequences_[index].length() == 0) {
+    const std::int64_t position = matchers_[index].match(rounded, may_define);
+    if (defined != kNoVariable) define(defined, requested);
+    else confirm(role, position);
+    return position;
+  }
+  const auto may_be = [&](std::int64_t position) { return may_define(position); };
+  std::int64_t position = dynamic_matchers_[index].match(rounded, may_be);
+  if (position == kNoPosition) position = find_back(index, requested);
+  else note_recent(index, requested);
+  const auto found = position < 0 ? definers.end() : std::lower_bound(definers.begin(), definers.end(), position, is_before);
+  if (found != definers.end() && found->position == position) define(found->variable, requested);
+  else confirm(role, position);
   return position;
+}
+
+void StepCursor::confirm(RoleIndex role, std::int64_t position) noexcept {
+  if (position == kNoPosition) return;
+  const SizeModel& model = script_->positions_[static_cast<std::size_t>(role)][static_cast<std::size_t>(position)].model;
+  if (model.variable == kNoVariable || model.defines) return;
+  ++num_confirmed_[static_cast<std::size_t>(model.variable)];
+  note_outgrown(static_cast<std::size_t>(model.variable));
+}
+
+void StepCursor::note_outgrown(std::size_t variable) noexcept {
+  has_outgrown_ |= trusted_value(variable) > script_->tolerated_bytes_[variable];
+}
+
+// Where steps differ, another request may have been mistaken for the one that tells the value: enough others must have
+// come as it foretells. What only dynamic requests follow sizes no slot.
+Bytes StepCursor::trusted_value(std::size_t variable) const noexcept {
+  if (!script_->has_dynamic_) return values_[variable];
+  const bool is_confirmed = num_confirmed_[variable] >= std::min(kConfirmed, script_->dependents_[variable].size());
+  return script_->is_sizing_[variable] && is_confirmed ? values_[variable] : 0;
+}
+
+// A run that took another request for the one that tells a variable knows no size any more that follows it. The ratios
+// of sizes in a row tell the place and the value.
+std::int64_t StepCursor::find_back(std::size_t role, Bytes requested) noexcept {
+  DynamicMatcher& matcher = dynamic_matchers_[role];
+  note_recent(role, requested);
+  if (matcher.num_lost() % kRecent != 0 || matcher.num_lost() == 0) return kNoPosition;
+  const auto length = static_cast<std::int64_t>(script_->positions_[role].size());
+  const std::int64_t end = std::min(matcher.cursor() + kSearchAhead, length - static_cast<std::int64_t>(kRecent));
+  for (std::int64_t first = std::max<std::int64_t>(matcher.cursor() - kSearchBehind, 0); first <= end; ++first) {
+    std::int32_t variable = kNoVariable;
+    Bytes value = 0;
+    if (!fits_at(role, first, &variable, &value)) continue;
+    define(variable, value);
+    matcher.go_to(first + static_cast<std::int64_t>(kRecent));
+    return first + static_cast<std::int64_t>(kRecent) - 1;
+  }
+  return kNoPosition;
+}
+
+// Whether the recent requests are those from `first` on for one value of one variable, which some of them tell.
+bool StepCursor::fits_at(std::size_t role, std::int64_t first, std::int32_t* variable, Bytes* value) const noexcept {
+  std::size_t num_followers = 0;
+  double first_slope = 0;
+  bool differ = false;
+  for (std::size_t i = 0; i < kRecent; ++i) {
+    const DynamicSequence::Position& position = script_->positions_[role][static_cast<std::size_t>(first) + i];
+    const Bytes requested = recent_[role][i];
+    const SizeModel& model = position.model;
+    if (position.dynamic) return false;
+    if (model.variable == kNoVariable || model.slope == 0) {
+      if (position.size != round_up(requested, kAlignment)) return false;
+      continue;
+    }
+    if (*variable == kNoVariable) {
+      *variable = model.variable;
+      *value = model.defines ? requested : std::llround((static_cast<double>(requested) - model.base) / model.slope);
+      first_slope = model.slope;
+      const Bytes most = script_->variable_bytes_[static_cast<std::size_t>(*variable)];
+      if (*value <= 0 || *value > kMostTimes * most || *value * kLeastShare < most) return false;
+    }
+    if (*variable != model.variable || model.bytes_at(*value) != round_up(requested, kAlignment)) return false;
+    differ |= model.slope != first_slope;
+    ++num_followers;
+  }
+  return differ && num_followers >= kMinFollowers;
+}
+
+void StepCursor::note_recent(std::size_t role, Bytes requested) noexcept {
+  auto& recent = recent_[role];
+  std::rotate(recent.begin(), recent.begin() + 1, recent.end());
+  recent.back() = requested;
 }
 
 void StepCursor::define(std::int32_t variable, Bytes value) noexcept {
   values_[static_cast<std::size_t>(variable)] = value;
-  has_outgrown_ |= value > script_->tolerated_bytes_[static_cast<std::size_t>(variable)];
-  for (const auto& dependent : script_->dependents_[static_cast<std::size_t>(variable)])
-    expected_[static_cast<std::size_t>(dependent.role)][static_cast<std::size_t>(dependent.position)] =
-        dependent.model.bytes_at(value);
+  num_confirmed_[static_cast<std::size_t>(variable)] = 0;
+  note_outgrown(static_cast<std::size_t>(variable));
+  for (const auto& dependent : script_->dependents_[static_cast<std::size_t>(variable)]) {
+    const auto role = static_cast<std::size_t>(dependent.role);
+    const Bytes size = dependent.model.bytes_at(value);
+    expected_[role][static_cast<std::size_t>(dependent.position)] = size;
+    if (!dependent.dynamic && script_->dynamic_sequences_[role].length() > 0) dynamic_matchers_[role].note_firm_size(size);
+  }
 }
 
 }  // namespace stalloc

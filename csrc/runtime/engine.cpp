@@ -91,9 +91,7 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   const Slot& slot = script->slot(plan_step, role, position);
   const bool hands_over = script->hands_over[static_cast<std::size_t>(&slot - script->plan->slots.data())];
   now = slot.birth;
-  // Without a place, because its free lay beyond what was recorded: it lives long.
-  const Tick window = script->plan->window_end - script->plan->window_begin;
-  until = slot.kind == SlotKind::kUnplanned ? now + window : slot.death;
+  until = slot.death;
   if (slot.kind == SlotKind::kUnplanned) {
     *reason = Fallback::kUnplanned;
     return {};

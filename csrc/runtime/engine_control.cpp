@@ -74,9 +74,8 @@ void Engine::Impl::begin_table() noexcept {
 
 void Engine::Impl::note_variables() noexcept {
   if (script == nullptr) return;
-  const std::vector<Bytes>& values = cursor.values();
-  for (std::size_t i = 0; i < std::min(values.size(), variable_bytes.size()); ++i) {
-    variable_bytes[i] = std::max(variable_bytes[i], values[i]);
+  for (std::size_t i = 0; i < std::min(cursor.num_variables(), variable_bytes.size()); ++i) {
+    variable_bytes[i] = std::max(variable_bytes[i], cursor.trusted_value(i));
     has_outgrown |= variable_bytes[i] > script->steps.front().tolerated_bytes()[i];
   }
 }

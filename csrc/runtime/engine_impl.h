@@ -6,13 +6,13 @@
 #include <mutex>
 #include <optional>
 
+#include "core/gap_finder.h"
 #include "core/step_cursor.h"
 #include "runtime/arena.h"
 #include "runtime/debug_memory.h"
 #include "runtime/engine.h"
 #include "runtime/extent_table.h"
 #include "runtime/fence_rows.h"
-#include "runtime/gap_finder.h"
 #include "runtime/recorder.h"
 #include "runtime/stream_roles.h"
 

@@ -28,7 +28,8 @@ bool Engine::Impl::is_quiet() const noexcept {
 // those that are known, so that one placement serves the whole step.
 std::vector<Bytes> Engine::Impl::needed_variables() const {
   const std::vector<Bytes>& planned = script->plan->variable_bytes;
-  const std::vector<Bytes>& present = cursor.values();
+  std::vector<Bytes> present;
+  for (std::size_t i = 0; i < planned.size(); ++i) present.push_back(cursor.trusted_value(i));
   std::vector<Bytes> needed = planned;
   double growth = 1;
   for (std::size_t i = 0; i < planned.size(); ++i) {
