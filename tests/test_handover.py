@@ -243,24 +243,34 @@ def test_a_longer_step_is_placed_anew_in_a_space_that_stays_shared():
     assert run.engine.stats()["slot_hits"] > 0.9 * run.engine.stats()["requests"]
 
 
-def test_a_replay_with_an_audited_host_needs_less_and_is_safe(program):
+def second_run(core, folder, **more):
+    """The run that finds the first one's plan: that of a run under way keeps streams apart."""
+    handover = more.pop("handover", "audited")
+    config = StallocConfig(cache_dir=str(folder), log_level="error", handover=handover)
+    for _ in range(2):
+        figures = replay(core, "stalloc", config=config, name=handover, **more)
+    assert figures.activated_at_step == 0
+    return figures
+
+
+def test_a_replay_with_an_audited_host_needs_less_and_is_safe(program, tmp_path):
     history, marks = program
     core = history.core(tuple(marks))
-    config = StallocConfig(cache="off", log_level="error")
-    apart = replay(core, "stalloc", config=config)
-    shared = replay(core, "stalloc", config=config, handover_audited=True)
-    assert shared.activated_at_step is not None
+    apart = second_run(core, tmp_path / "apart")
+    shared = second_run(core, tmp_path / "shared", handover_audited=True)
     assert shared.summary["plan"]["arena_bytes"] < 0.7 * apart.summary["plan"]["arena_bytes"]
-    refused = replay(core, "stalloc", config=StallocConfig(cache="off", log_level="error", handover="none"),
-                     handover_audited=True)
+    refused = second_run(core, tmp_path / "refused", handover="none", handover_audited=True)
     assert refused.summary["plan"]["arena_bytes"] == apart.summary["plan"]["arena_bytes"]
 
 
-def test_a_session_that_vouches_for_an_unaudited_host_is_caught_by_the_replay(program):
+def test_a_session_that_vouches_for_an_unaudited_host_is_caught_by_the_replay(program, tmp_path):
     history, marks = program
-    run = _core.SimulatedRun(history.core(tuple(marks)), {"handover_audited": False})
-    with ReplaySession(run, StallocConfig(cache="off", log_level="error"), "") as session:
-        session.vouch_for_streams()
+    core = history.core(tuple(marks))
+    second_run(core, tmp_path, handover_audited=True)
+    run = _core.SimulatedRun(core, {"handover_audited": False})
+    session = ReplaySession(run, StallocConfig(cache_dir=str(tmp_path), log_level="error"), "audited")
+    session.vouch_for_streams()
+    with session:
         for mark in marks[1:]:
             if not run.advance(mark):
                 break
