@@ -27,6 +27,10 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "dense_ckpt": {"batch": 16, "lengths": [2048], "steps": 12, "checkpointing": True},
     "dense_var": {"batch": 8, "lengths": [1024, 1536, 512, 1280, 768, 2048, 1792, 900, 1100, 1333], "steps": 20},
     "zero3_ckpt": {"batch": 8, "lengths": [2048], "steps": 12, "checkpointing": True, "zero_stage": 3},
+    "moe_eager": {"kind": "moe", "batch": 4, "lengths": [1024, 768, 1280, 900, 1152, 640, 1024, 1400], "steps": 24,
+                  "hidden": 1024, "layers": 8},
+    "lora_var": {"kind": "lora", "batch": 8, "lengths": [1024, 1536, 512, 1280, 768, 2048, 1792, 900, 1100, 1333],
+                 "steps": 20, "checkpointing": True},
     "tiny": {"batch": 2, "lengths": [128], "steps": 8, "hidden": 256, "layers": 2},
 }
 
@@ -34,21 +38,14 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 def train(name: str, out: Path) -> None:
     """The worker. Nothing in it knows about stalloc."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
     work = WORKLOADS[name]
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    hidden = work.get("hidden", 2048)
-    config = LlamaConfig(hidden_size=hidden, intermediate_size=hidden * 21 // 8, num_hidden_layers=work.get("layers", 24),
-                         num_attention_heads=hidden // 128, vocab_size=32000, use_cache=False,
-                         attn_implementation="sdpa")
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = LlamaForCausalLM(config)
-    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(True, warn_only=work.get("kind") == "moe")
+    model = _model(work)
     if work.get("checkpointing"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=True)
     if "zero_stage" in work:
         update = _zero_update(model, optimizer, work["zero_stage"], work["batch"])
     else:
@@ -80,6 +77,30 @@ def train(name: str, out: Path) -> None:
         "num_alloc_retries": stats["num_alloc_retries"], "num_device_alloc": stats["num_device_alloc"],
         "versions": {"torch": torch.__version__, "device": torch.cuda.get_device_name()},
     }))
+
+
+def _model(work: dict[str, Any]) -> Any:
+    """A Llama of 1.33B parameters where nothing else is said, the same with LoRA, or a Qwen3-MoE with a loop over experts."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+    hidden = work.get("hidden", 2048)
+    shape = {"hidden_size": hidden, "intermediate_size": hidden * 21 // 8, "num_hidden_layers": work.get("layers", 24),
+             "num_attention_heads": hidden // 128, "vocab_size": 32000, "use_cache": False, "attn_implementation": "sdpa"}
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        if work.get("kind") == "moe":
+            config = Qwen3MoeConfig(**shape, num_key_value_heads=4, head_dim=128, num_experts=32, num_experts_per_tok=4,
+                                    moe_intermediate_size=hidden)
+            config._experts_implementation = "eager"
+            model = Qwen3MoeForCausalLM(config)
+        else:
+            model = LlamaForCausalLM(LlamaConfig(**shape))
+        if work.get("kind") == "lora":
+            from peft import LoraConfig, get_peft_model
+            model.enable_input_require_grads()
+            model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]))
+    torch.set_default_dtype(torch.float32)
+    return model
 
 
 def _zero_update(model: Any, optimizer: Any, stage: int, batch: int) -> Any:

@@ -19,7 +19,7 @@ def model_of(width):
     return torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 64))
 
 if kind == "planner":
-    def broken(*args): raise MemoryError("the planner ran out of memory")
+    def broken(*args, **kwargs): raise MemoryError("the planner ran out of memory")
     _core.build_plan = broken
 losses = []
 with Session(StallocConfig(backend="cpu", enabled=kind != "without")) as session:
