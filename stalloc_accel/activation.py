@@ -106,7 +106,8 @@ class Activation:
 
     def start_refining(self) -> None:
         """This run's plan had to be ready at once. The next run's may take longer."""
-        if int(self.lasting["arena_bytes"].sum()) > _GOOD_RATIO * int(self.lasting["lower_bound_bytes"].sum()):
+        arena, bound = (int(self.lasting[name].sum()) for name in ("arena_bytes", "lower_bound_bytes"))
+        if self._refine is None and arena > _GOOD_RATIO * bound:
             self._refine = ResizeJob(lasting=self.lasting, variable_bytes=self.lasting["variable_bytes"].tolist(),
                                      deadline_s=_REFINE_S)
             self._refine.start()

@@ -338,7 +338,12 @@ class Session:
         job.step_ended()
         if not self.has_ended(job):
             return
-        self._job = None
+        # The job is let go last: where an interrupt of the program's ends this, the next boundary does it again.
+        self._decide(job)
+        if self._job is job:
+            self._job = None
+
+    def _decide(self, job: PlanJob) -> None:
         if job.error is not None:
             self._become_passive(f"planning failed: {job.error}")
         elif job.agreement < (_MIN_DYNAMIC_AGREEMENT if is_dynamic(job.current) else _MIN_AGREEMENT):
@@ -389,10 +394,10 @@ class Session:
             self._become_passive(refusal)
             return
         saved = self._activation.take(job)
-        self.state = State.ACTIVE
         self.activated_at_step = self.num_steps
         self._engine.stop_recording()
         self._figures.activated(plan_seconds=job.seconds)
+        self.state = State.ACTIVE
         self._announcer.active(job.current, job.num_events, job.seconds, saved)
 
     def _watch(self) -> None:
