@@ -1,11 +1,12 @@
 """Replays every recorded trace: native, expandable, and our engine in a first and a second run. Prints a markdown table.
 
-    python benchmarks/replay_table.py [--traces DIR] [--limits] [--handover] [NAME ...]
+    python benchmarks/replay_table.py [--traces DIR] [--limits] [--handover] [--dynamic plan] [NAME ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, default=Path(__file__).parents[2] / "shared" / "traces", metavar="DIR")
     parser.add_argument("--limits", action="store_true", help="also bisect the least limit of each")
     parser.add_argument("--handover", action="store_true", help="as for a host whose use of streams was audited")
+    parser.add_argument("--dynamic", choices=("auto", "plan", "off"), default="auto", help="as in the configuration")
     args = parser.parse_args()
     names = args.names or sorted(path.name.removesuffix(".pickle.gz") for path in args.traces.glob("*_nat.pickle.gz"))
     if not names:
@@ -32,16 +34,17 @@ def main() -> int:
     print("| trace | run | state | E whole | E steady | native | expandable | hits | gaps | reserved / allocated GiB "
           "| arena / bound | plan s | fallbacks |" + (" least limit |" if args.limits else ""))
     print("|---" * (13 + args.limits) + "|")
-    failures = sum(_print_rows(args.traces, name, args.limits, args.handover) for name in names)
+    failures = sum(_print_rows(args.traces, name, args) for name in names)
     return 1 if failures else 0
 
 
-def _print_rows(directory: Path, name: str, with_limits: bool, handover: bool) -> int:
+def _print_rows(directory: Path, name: str, args: argparse.Namespace) -> int:
+    handover, settings = args.handover, {"handover": "audited" if args.handover else "none", "dynamic": args.dynamic}
     marks = directory / f"{name}.marks.json"
     trace = read_traces(directory / f"{name}.pickle.gz", marks if marks.exists() else None)[0].to_core()
     native, expandable = replay(trace, "native"), replay(trace, "expandable")
     with tempfile.TemporaryDirectory() as store:
-        config = StallocConfig(cache_dir=store, log_level="error")
+        config = StallocConfig(cache_dir=store, log_level="error", **settings)
         for run in (1, 2):
             try:
                 ours = replay(trace, "stalloc", config=config, name=name, handover_audited=handover)
@@ -49,8 +52,8 @@ def _print_rows(directory: Path, name: str, with_limits: bool, handover: bool) -
                 print(f"| {name} | {run} | UNSAFE: {error} |", flush=True)
                 return 1
             _print_row(name, run, ours, native, expandable)
-            if with_limits and run == 2:
-                least = {policy.policy: least_limit(_attempt(trace, policy.policy, store, name, handover), policy)
+            if args.limits and run == 2:
+                least = {policy.policy: least_limit(_attempt(trace, policy.policy, dataclasses.replace(config, cache="readonly"), name, handover), policy)
                          for policy in (native, expandable, ours)}
                 print(f"| {name} | 2 | least limit | " + " | ".join(
                     f"{policy} {one['least_bytes'] / 2**30:.2f} GiB ({one['over_allocated_peak']:.3f}, {one['flushes']} flushes)"
@@ -58,8 +61,7 @@ def _print_rows(directory: Path, name: str, with_limits: bool, handover: bool) -
     return 0
 
 
-def _attempt(trace: Any, policy: str, store: str, name: str, handover: bool) -> Any:
-    config = StallocConfig(cache_dir=store, cache="readonly", log_level="error")
+def _attempt(trace: Any, policy: str, config: StallocConfig, name: str, handover: bool) -> Any:
     return lambda limit: replay(trace, policy, config=config, name=name, limit_bytes=limit, handover_audited=handover)
 
 

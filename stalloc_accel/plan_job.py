@@ -88,6 +88,7 @@ class PlanJob(threading.Thread):
         began = time.perf_counter()
         if self.lasting is None:
             self.lasting = _core.build_plan(trace, True, self._deadline_s, shares_spaces=self._shares_spaces)
+        # With streams apart: in a shared extent one block that lives on holds up the room of all when lengths grow.
         self.current = _core.without_prologue(self.lasting, self._deadline_s)
         self.seconds = time.perf_counter() - began
         self._check(max(num_planned, self._num_unsettled))

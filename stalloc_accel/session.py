@@ -349,7 +349,7 @@ class Session:
         elif job.agreement < (_MIN_DYNAMIC_AGREEMENT if is_dynamic(job.current) else _MIN_AGREEMENT):
             self._retry(job)
         elif is_dynamic(job.current) and not self._serves_dynamic(job.current):
-            self._become_passive("steps differ in number and size: plans for that serve one stream, and dynamic=auto")
+            self._become_passive("steps differ in the number of their allocations: planned with dynamic=plan, where one stream is used")
         else:
             self._activation.lasting = job.lasting
             if not self.from_cache:
@@ -370,7 +370,7 @@ class Session:
 
     def _serves_dynamic(self, plan: Plan) -> bool:
         # With several streams too much still goes upstream beside the arena to be better than no plan.
-        return self.config.dynamic == "auto" and int(plan["num_roles"]) == 1
+        return self.config.dynamic == "plan" and int(plan["num_roles"]) == 1
 
     def _retry(self, job: PlanJob) -> None:
         self.from_cache = False

@@ -268,7 +268,8 @@ def test_a_session_that_vouches_for_an_unaudited_host_is_caught_by_the_replay(pr
     core = history.core(tuple(marks))
     second_run(core, tmp_path, handover_audited=True)
     run = _core.SimulatedRun(core, {"handover_audited": False})
-    session = ReplaySession(run, StallocConfig(cache_dir=str(tmp_path), log_level="error"), "audited")
+    session = ReplaySession(run, StallocConfig(cache_dir=str(tmp_path), log_level="error", handover="audited"),
+                            "audited")
     session.vouch_for_streams()
     with session:
         for mark in marks[1:]:

@@ -218,12 +218,11 @@ Plan build_plan(const Trace& trace, const PlannerOptions& options, bool shares_s
   return plan;
 }
 
-Plan without_prologue(const Plan& plan, const PlannerOptions& options) {
+Plan without_prologue(const Plan& plan, const PlannerOptions& options, bool shares_spaces) {
   Plan period;
   period.num_roles = plan.num_roles;
   period.num_period = plan.num_period;
-  // Streams apart: in a shared extent one block that lives on holds up what all of them need when lengths grow.
-  period.role_space = make_role_spaces(plan.num_roles, false);
+  period.role_space = make_role_spaces(plan.num_roles, shares_spaces);
   period.variable_bytes = plan.variable_bytes;
   period.window_end = plan.window_end - plan.window_begin;
   std::vector<std::int32_t> new_index(plan.slots.size(), -1);

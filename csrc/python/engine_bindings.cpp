@@ -26,7 +26,7 @@ py::dict build_plan_arrays(const py::dict& trace_arrays, bool include_prologue, 
   {
     py::gil_scoped_release unlocked;
     plan = build_plan(trace, options, shares_spaces);
-    if (!include_prologue) plan = without_prologue(plan, options);
+    if (!include_prologue) plan = without_prologue(plan, options, shares_spaces);
   }
   return to_dict(plan);
 }

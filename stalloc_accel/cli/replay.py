@@ -30,6 +30,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--store", metavar="DIR", help="plan store; a second replay with it finds the first one's plan")
     parser.add_argument("--handover", choices=("none", "deepspeed"), default="none",
                         help="the host's use of streams was audited: its streams may reuse each other's memory")
+    parser.add_argument("--dynamic", choices=("auto", "plan", "off"), default="auto", help="as in the configuration")
     limits = parser.add_mutually_exclusive_group()
     limits.add_argument("--limit", type=_bytes, metavar="BYTES", help="device limit, as torch's memory fraction sets it")
     limits.add_argument("--find-limit", action="store_true", help="find the least limit that survives, for each policy")
@@ -94,7 +95,7 @@ def _one(args: argparse.Namespace, trace: Any, core: Any, policy: str, limit_byt
     options = AllocatorOptions(max_split_size_bytes=args.max_split_size_mb and args.max_split_size_mb << 20,
                                garbage_collection_threshold=args.garbage_collection_threshold,
                                roundup_power2_divisions=args.roundup_power2_divisions)
-    settings: dict[str, Any] = {"log_level": "error", "cache": "off",
+    settings: dict[str, Any] = {"log_level": "error", "cache": "off", "dynamic": args.dynamic,
                                 "handover": "audited" if args.handover == "deepspeed" else "none"}
     if store is not None:
         settings |= {"cache": "readwrite", "cache_dir": store}
