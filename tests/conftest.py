@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -43,3 +45,14 @@ def isolated_cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: py
     path = tmp_path_factory.mktemp("stalloc-cache")
     monkeypatch.setenv("STALLOC_CACHE_DIR", str(path))
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def own_logger_settings() -> Iterator[None]:
+    """A session sets level and handlers of our logger, which is the process's: the next test finds them as they were."""
+    logger = logging.getLogger("stalloc_accel")
+    level, handlers, propagates = logger.level, list(logger.handlers), logger.propagate
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
+    logger.propagate = propagates
