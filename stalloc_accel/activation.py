@@ -53,20 +53,18 @@ class Activation:
         total = self._memory.total_bytes() if isinstance(config.max_arena, float) else 0
         return config.max_arena_bytes(total or 0)
 
-    def refusal(self, plan: Plan) -> str:
-        """Why an arena for `plan` would not pay now; empty where it does."""
-        arena = int(plan["arena_bytes"].sum())
+    def refusal(self, plan: Plan, saved: int | None) -> str:
+        """Why an arena for `plan`, which saves so much, would not pay now; empty where it does."""
         if not self.fits(plan):
+            arena = int(plan["arena_bytes"].sum())
             return f"the arena needs {arena} bytes, more than max_arena={self._session.config.max_arena}"
-        saved = self.saving(arena, self._born_in_last_step())
         if saved is None or saved > 0:
             return ""
         return ("an arena beside what earlier steps left behind would take "
                 f"{-saved >> 20} MiB more than is reserved now; the next run starts with the plan")
 
-    def take(self, job: PlanJob) -> int | None:
-        """Serves the plan of a job that has ended. Bytes saved; None where nothing is ever reserved."""
-        saved = self.saving(int(job.current["arena_bytes"].sum()), self._born_in_last_step())
+    def take(self, job: PlanJob) -> None:
+        """Serves the plan of a job that has ended."""
         # The arena is taken at the first request of the next step: by then what ended with this one is freed, and the
         # cache is flushed once more.
         self._memory.use_expandable_segments(False)  # the arena needs none, and what is shared with others is in it
@@ -74,17 +72,19 @@ class Activation:
         self._engine.set_arena_limit(self._arena_limit() or 0)
         self._engine.arm(job.current, job.plan_step(self._session.num_steps))
         self.served = job.current
-        return saved
 
-    def saving(self, arena_bytes: int, transient: frozenset[int] = frozenset()) -> int | None:
-        """Reserved now, less what would be reserved with so much more arena; None where nothing is ever reserved."""
+    def saving(self, plan: Plan) -> int | None:
+        """Reserved now, less what would be reserved with an arena for `plan`; None where nothing is ever reserved.
+
+        Looks at all segments and copies the recording.
+        """
         reserved = self._memory.reserved_bytes()
-        return None if reserved is None else reserved - self._memory.pinned_bytes(transient) - arena_bytes
+        if reserved is None:
+            return None
+        return reserved - self._memory.pinned_bytes(self._born_in_last_step()) - int(plan["arena_bytes"].sum())
 
     def _born_in_last_step(self) -> frozenset[int]:
         """Addresses given out in the step that has just ended: gradients and outputs, which the next one frees."""
-        if self._memory.reserved_bytes() is None:
-            return frozenset()
         trace = self._engine.recorded()
         begin = int(trace["step_begin"][-2])
         is_birth = trace["event_size"][begin:] > 0

@@ -24,7 +24,7 @@ from stalloc_accel.config import Source, StallocConfig, merge
 from stalloc_accel.errors import BuildError, ConfigError, describe
 from stalloc_accel.figures import Figures
 from stalloc_accel.memory import CpuMemory, CudaMemory, DeviceMemory
-from stalloc_accel.plan_job import Plan, PlanJob, ResizeJob, awaits_more_steps, is_dynamic
+from stalloc_accel.plan_job import Plan, PlanJob, awaits_more_steps, is_dynamic
 
 BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
 """Who may announce steps, the most trustworthy first ("bare": the loop calls step() itself); see claim_boundary."""
@@ -336,7 +336,7 @@ class Session:
     def _consider_activation(self) -> None:
         job = self._job
         job.step_ended()
-        if not self.has_ended(job):
+        if not self._has_ended(job):
             return
         # The job is let go last: where an interrupt of the program's ends this, the next boundary does it again.
         self._decide(job)
@@ -361,7 +361,7 @@ class Session:
         """How long a planner may search beside the training: about a step."""
         return min(max(self._step_seconds, 0.2), 5.0)
 
-    def has_ended(self, thread: PlanJob | ResizeJob) -> bool:
+    def _has_ended(self, thread: PlanJob) -> bool:
         """Waits a little where steps are shorter than planning, in all no more than _PLANNER_WAIT_S a run."""
         began = time.perf_counter()
         thread.join(max(self._wait_left_s, 0.0))
@@ -389,11 +389,12 @@ class Session:
             self._store.link(self._launch_key, key)
 
     def _activate(self, job: PlanJob) -> None:
-        refusal = self._activation.refusal(job.current)
+        saved = self._activation.saving(job.current)
+        refusal = self._activation.refusal(job.current, saved)
         if refusal:
             self._become_passive(refusal)
             return
-        saved = self._activation.take(job)
+        self._activation.take(job)
         self.activated_at_step = self.num_steps
         self._engine.stop_recording()
         self._figures.activated(plan_seconds=job.seconds)
