@@ -142,11 +142,4 @@ SimulatedExpandable::PageUse SimulatedExpandable::page_use() const {
   return use;
 }
 
-void SimulatedExpandable::reset_peaks() noexcept {
-  CachingStats& stats = cache_.stats();
-  stats.allocated_peak = stats.allocated;
-  stats.active_peak = stats.active;
-  stats.reserved_peak = stats.reserved;
-}
-
 }  // namespace stalloc

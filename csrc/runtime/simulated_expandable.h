@@ -23,7 +23,6 @@ class SimulatedExpandable {
   void empty_cache();
 
   const CachingStats& stats() const noexcept { return cache_.stats(); }
-  void reset_peaks() noexcept;
 
   // Of the pages in which something lives.
   struct PageUse {

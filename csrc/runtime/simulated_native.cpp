@@ -111,13 +111,6 @@ void SimulatedNative::collect_garbage() {
   }
 }
 
-void SimulatedNative::reset_peaks() noexcept {
-  CachingStats& stats = cache_.stats();
-  stats.allocated_peak = stats.allocated;
-  stats.active_peak = stats.active;
-  stats.reserved_peak = stats.reserved;
-}
-
 std::vector<SimulatedNative::SegmentView> SimulatedNative::segments() const {
   std::map<std::uint64_t, SegmentView> views = segments_;
   for (const SimulatedBlock& block : cache_.blocks()) {

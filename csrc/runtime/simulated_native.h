@@ -21,7 +21,6 @@ class SimulatedNative {
   void empty_cache();
 
   const CachingStats& stats() const noexcept { return cache_.stats(); }
-  void reset_peaks() noexcept;
 
   struct SegmentView {
     std::uint64_t address;
