@@ -12,10 +12,11 @@ import numpy as np
 
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
+from stalloc_accel.device import Device
 from stalloc_accel.errors import StallocError, describe
 from stalloc_accel.fingerprint import make_key, version_fields
+from stalloc_accel.kept_plans import KeptPlans
 from stalloc_accel.memory import Peaks
-from stalloc_accel.plan_store import PlanStore
 from stalloc_accel.session import Session
 
 POLICIES = ("native", "expandable", "stalloc")
@@ -142,19 +143,17 @@ class ReplaySession(Session):
         super().step(kind)
 
     def _open_store(self) -> None:
-        self._store = PlanStore(self.config.cache_path(), self.config.cache)
-        self._launch_key = make_key({"replay.trace": self._name, "session.handover": self.hands_over}, version_fields(self._memory.backend))
+        launch_key = make_key({"replay.trace": self._name, "session.handover": self.hands_over},
+                              version_fields(self._memory.backend))
+        self._kept = KeptPlans(self.config, launch_key, is_early=True)
 
     def _start_job(self, *args: Any, **kwargs: Any) -> None:
         self._engine.was_copied.clear()
         super()._start_job(*args, **kwargs)
         self._engine.was_copied.wait(60.0)  # else the planner might find the step it is to be checked against
 
-    def _take_allocator(self) -> bool:
-        self._engine = _WatchedEngine(self._run.engine)
-        self._memory = SimulatedMemory(self._run)
-        self._is_early = True
-        return True
+    def _take_device(self) -> Device:
+        return Device(engine=_WatchedEngine(self._run.engine), memory=SimulatedMemory(self._run), is_early=True)
 
 
 class _WatchedEngine:

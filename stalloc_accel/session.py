@@ -15,16 +15,20 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stalloc_accel import environment, plan_job
 from stalloc_accel.activation import Activation
 from stalloc_accel.announcer import Announcer
-from stalloc_accel.config import Source, StallocConfig, merge
-from stalloc_accel.errors import BuildError, ConfigError, describe
+from stalloc_accel.config import StallocConfig
+from stalloc_accel.device import Device, take_device
+from stalloc_accel.errors import BuildError, ConfigError
 from stalloc_accel.figures import Figures
-from stalloc_accel.memory import CpuMemory, CudaMemory, DeviceMemory
+from stalloc_accel.memory import DeviceMemory
 from stalloc_accel.plan_job import Plan, PlanJob, awaits_more_steps, is_dynamic
+
+if TYPE_CHECKING:
+    from stalloc_accel.kept_plans import KeptPlans
 
 BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
 """Who may announce steps, the most trustworthy first ("bare": the loop calls step() itself); see claim_boundary."""
@@ -80,8 +84,7 @@ class Session:
         self._figures: Figures | None = None
         self._memory: DeviceMemory | None = None
         self._engine: Any = None
-        self._store: Any = None
-        self._launch_key: Any = None
+        self._kept: KeptPlans | None = None  # None: no store yet
         self._job: PlanJob | None = None
         self._activation: Activation | None = None
         self._candidate_key: Any = None  # of the plan that was armed before the model was known
@@ -116,15 +119,17 @@ class Session:
         _current = self
         if not self.config.enabled or environment.is_disabled():
             return
-        if not self._take_allocator():
+        device = self._take_device()
+        if device is None:
             return
+        self._engine, self._memory, self._is_early = device.engine, device.memory, device.is_early
         self._engine.set_handover(self.hands_over)
         self._engine.start_recording(_RECORDED_EVENTS)
         self._figures = Figures(self, self._engine, self._memory)
         self._activation = Activation(self, self._engine, self._memory, self._keep)
         self.state = State.RECORDING
         self._open_store()
-        if self._store is not None and not self._arm_candidate():
+        if not self._arm_candidate():
             self._record_compactly()
             self._announcer.recording(self.config.skip_steps, self.config.profile_steps)
 
@@ -140,7 +145,7 @@ class Session:
         if self._candidate_key is not None:
             if self._candidate_key.digest != self.key.digest:
                 self._drop("the model or its configuration differs from that of the plan found for this command")
-        elif self.state is State.RECORDING and self._store is not None:
+        elif self.state is State.RECORDING and self._kept is not None:
             self._use_stored()
 
     @_harmless
@@ -228,6 +233,9 @@ class Session:
     def _finish_plans(self) -> None:
         self._activation.finish()
 
+    def warn_once(self, text: str) -> None:
+        self._announcer.warn_once(text)
+
     def figures(self) -> dict[str, Any]:
         """What the session did so far, as JSON values; empty while it is off. Keys: docs/figures.md."""
         return self._figures.collect() if self._figures is not None else {}
@@ -257,40 +265,25 @@ class Session:
 
     # --- allocator and store ---
 
-    def _take_allocator(self) -> bool:
-        """False, with one warning, where there is no allocator to take: training goes on without us."""
-        from stalloc_accel import extension
-        backend = self.config.backend if self.config.backend != "auto" else _present_backend()
+    def _take_device(self) -> Device | None:
+        """None, with one warning, where there is no allocator to take: training goes on without us."""
         try:
-            module = extension.load(backend)
-            module.install()
+            return take_device(self.config.backend)
         except (BuildError, RuntimeError, ValueError) as error:
             self.reason = str(error)
             self._announcer.warn(str(error))
-            return False
-        if backend == "cuda":
-            import torch
-            self._is_early = not torch.cuda.is_initialized()
-            index = _cuda_device_index(self._is_early)
-            self._engine = module.engine(index)
-            self._memory = CudaMemory(index, module)
-        else:
-            self._is_early = True
-            self._engine = module.engine(0)
-            self._memory = CpuMemory(self._engine)
-        self._engine.set_debug(environment.is_debug())
-        return True
+            return None
 
     def _open_store(self) -> None:
         from stalloc_accel import fingerprint
-        from stalloc_accel.plan_store import PlanStore
-        self._store = PlanStore(self.config.cache_path(), self.config.cache)
-        self._launch_key = fingerprint.launch_key(self.config, self._memory.backend)
+        from stalloc_accel.kept_plans import KeptPlans
+        launch_key = fingerprint.launch_key(self.config, self._memory.backend)
+        self._kept = KeptPlans(self.config, launch_key, is_early=self._is_early)
 
     def _arm_candidate(self) -> bool:
         """Before the model exists: the plan that the same command left behind, if there is one."""
-        found = self._store.candidate(self._launch_key)
-        if found is None or found[1].facts.get("early") != self._is_early or not self._activation.fits(found[1].plan):
+        found = self._kept.candidate()
+        if found is None or not self._activation.fits(found[1].plan):
             return False
         self._candidate_key, stored = found
         self._arm(stored)
@@ -303,7 +296,7 @@ class Session:
 
     def _use_stored(self) -> None:
         """The plan of the model's key, made by another command: what it has for a run that is under way."""
-        stored = self._store.get(self.key)
+        stored = self._kept.of_model(self.key)
         if stored is None or not self._activation.fits(stored.plan):
             return
         self.from_cache = True
@@ -382,11 +375,8 @@ class Session:
 
     def _keep(self, lasting: Plan, facts: Mapping[str, Any]) -> None:
         """Puts a lasting plan into the store, for the next run."""
-        if self._store is None:
-            return
-        key = self.key or self._launch_key  # a bare loop that named no model
-        if self._store.put(key, lasting, {"early": self._is_early, **facts}):
-            self._store.link(self._launch_key, key)
+        if self._kept is not None:
+            self._kept.keep(self.key, lasting, facts)
 
     def _activate(self, job: PlanJob) -> None:
         saved = self._activation.saving(job.current)
@@ -462,48 +452,10 @@ class Session:
 # --- the process's session ---
 
 _current: Session | None = None
-_sections: list[tuple[Source, Mapping[str, Any], str]] = []
-
-
-def offer(section: Mapping[str, Any], source: Source, origin: str) -> Session | None:
-    """Hands in a section that a door found (`origin`: its file or "code"); starts or reconfigures the session.
-
-    Raises ConfigError, which a door passes on. None while no section asks for us.
-    """
-    if not isinstance(section, Mapping):
-        raise ConfigError(describe(origin, "stalloc", section, "must be a section of keys and values"))
-    StallocConfig.from_mapping(section, origin)  # names the file in its error, which the merge cannot
-    _sections.append((source, section, origin))
-    config, conflicts = merge([(where, mapping) for where, mapping, _ in _sections])
-    if environment.is_disabled():
-        return None
-    if _current is None:
-        if not config.enabled:
-            return None
-        Session(config).start()
-    else:
-        _current.reconfigure(config)
-    for conflict in conflicts:
-        _current._announcer.warn_once(conflict)
-    return _current
 
 
 def current() -> Session | None:
     return _current
-
-
-def _present_backend() -> str:
-    """Asks NVML where torch can, so that no CUDA context is made and forks stay possible."""
-    import torch
-    return "cuda" if torch.version.cuda is not None and torch.cuda.device_count() > 0 else "cpu"
-
-
-def _cuda_device_index(is_early: bool) -> int:
-    """The device this rank trains on: the current one; before CUDA is initialised the one that launchers mean."""
-    import torch
-    if not is_early:
-        return torch.cuda.current_device()
-    return environment.local_rank() % max(torch.cuda.device_count(), 1)
 
 
 def _forget_in_child() -> None:

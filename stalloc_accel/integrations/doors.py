@@ -60,8 +60,8 @@ def _offer_once(section: Any, source: Source, origin: str) -> None:
 
 
 def _offer_to_session(section: Any, source: Source, origin: str) -> None:
-    from stalloc_accel import session as sessions
-    sessions.offer(section, source, origin)
+    from stalloc_accel import offers
+    offers.offer(section, source, origin)
 
 
 def session() -> Session | None:
