@@ -299,55 +299,111 @@ def test_small_slots_keep_to_pages_of_their_stream(shared_plan):
     assert not pages[MAIN] & pages[GATHER]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.integers(2, 4), st.integers(0, 2))
-def test_random_programs_over_several_streams_are_served_safely_and_lose_no_memory(seed, num_streams, wrong_plan):
-    draw = random.Random(seed)
+def test_a_stream_that_was_there_before_anything_was_served_is_waited_for_too():
+    history, marks = gathering()
+    plan = _core.build_plan(trace_of(history, marks), True, shares_spaces=True)
+    early, marks = gathering()
+    early.allocate(5 * MIB, 9)
+    early.rows.insert(0, early.rows.pop())
+    run = _core.SimulatedRun(early.core(), {"handover_audited": True})
+    assert run.advance(1)  # nobody records and nobody serves
+    run.engine.set_handover(True)
+    run.engine.arm(plan, 0)
+    assert drive(run, [mark + 1 for mark in marks]) == ""
+    stats = run.engine.stats()
+    assert stats["handover_waits"] > 0 and stats["handover_fences"] % 3 == 0
 
-    def body(body_seed: int) -> list[tuple[int, int, int]]:
-        """(size, stream, how many requests later it is freed)"""
-        chosen = random.Random(body_seed)
-        return [(chosen.choice((512, 70_000, 1 << 20, 3 << 20, 9 << 20)), chosen.randrange(num_streams),
-                 chosen.choice((1, 2, 5, 30, 90))) for _ in range(90)]
 
-    def written(steps: list[list[tuple[int, int, int]]]) -> tuple[History, list[int]]:
-        history, marks, dying = History(), [], {}
-        for stream in range(num_streams):
-            history.free(history.allocate(512, stream))
-        clock = 0
-        for requests in steps:
+def test_an_idle_extent_that_makes_way_for_a_longer_step_is_waited_for():
+    history, marks = History(), []
+    weights = [history.allocate(3 * MIB) for _ in range(2)]  # hold the first extent, beside which longer steps take others
+    history.free(history.allocate(512, MAIN), history.allocate(512, GATHER))
+    for length in (100, 110, 105, 108, 106, 200, 300, 400):
+        marks.append(len(history.rows))
+        batch = history.allocate(8 * length)
+        history.free(*[history.allocate(65536 * length, stream) for stream in (MAIN, GATHER)], batch)
+    marks.append(len(history.rows))
+    plan = _core.build_plan(trace_of(history, marks), True, shares_spaces=True)
+    run = shared_run(history, marks, plan)
+    assert drive(run, marks) == "" and run.upstream_offence == ""
+    assert weights and run.engine.plan()["arena_bytes"].sum() > 3 * plan["arena_bytes"].sum()
+
+
+class RandomProgram:
+    """Steps of a few phases over several streams. Sizes follow a length, lives are short or long, other streams are recorded."""
+
+    LONGEST = 60
+
+    def __init__(self, seed: int, num_streams: int) -> None:
+        draw = random.Random(seed)
+        sizes, lives = (512, 70_000, 1 << 20, 3 << 20, 9 << 20), (1, 2, 5, 30, 90)
+        self.phases = [[(draw.choice(sizes), draw.choice((0, 0, 0, 2048, 65_536)), draw.randrange(num_streams),
+                         draw.choice(lives), draw.random() < 0.1) for _ in range(draw.randrange(15, 90))]
+                       for _ in range(draw.randrange(1, 3))]
+        self.num_streams = num_streams
+        self.stray = random.Random(seed + 1)
+
+    def written(self, lengths: list[int], num_strays: int = 0) -> tuple[History, list[int]]:
+        history, marks, dying, waiting, clock = History(), [], {}, [], 0
+        for step, length in enumerate(lengths):
             marks.append(len(history.rows))
-            for size, stream, life in requests:
-                for address in dying.pop(clock, []):
+            requests = [(8 * length, 0, 0, 1000, False), *self.phases[step % len(self.phases)]]
+            for _ in range(self.stray.randrange(num_strays + 1)):
+                requests.insert(self.stray.randrange(1, len(requests)), (self.stray.randrange(1, 12 << 20), 0,
+                                self.stray.randrange(self.num_streams), self.stray.randrange(1, 60), False))
+            for size, size_a_token, stream, life, is_recorded in requests:
+                for address, waits in dying.pop(clock, []):
                     history.request_free(address)
-                    if draw.random() < 0.9:
-                        history.complete_free(address)
+                    if waits:
+                        waiting.append(address)
                     else:
-                        dying.setdefault(-1, []).append(address)  # recorded: done a little later
-                while len(dying.get(-1, [])) > 3:
-                    history.complete_free(dying[-1].pop(0))
-                dying.setdefault(clock + life, []).append(history.allocate(size, stream))
+                        history.complete_free(address)
+                while len(waiting) > 3:
+                    history.complete_free(waiting.pop(0))
+                address = history.allocate(size + size_a_token * length, stream)
+                dying.setdefault(clock + life, []).append((address, is_recorded))
                 clock += 1
         marks.append(len(history.rows))
-        for late in dying.pop(-1, []):
-            history.complete_free(late)
-        for addresses in dying.values():
-            history.free(*addresses)
+        for address in waiting:
+            history.complete_free(address)
+        history.free(*(address for blocks in dying.values() for address, _ in blocks))
         return history, marks
 
-    planned = body(seed + 1 if wrong_plan == 0 else seed)
-    plan = _core.build_plan(trace_of(*written([planned] * 5)), draw.random() < 0.5, 0.2, shares_spaces=True)
-    steps = []
-    for _ in range(7):
-        requests = body(seed)
-        for _ in range(draw.randrange(4)):
-            requests.insert(draw.randrange(90), (draw.randrange(1, 12 << 20), draw.randrange(num_streams), draw.randrange(1, 60)))
-        steps.append(requests)
-    history, marks = written(steps)
-    run = shared_run(history, marks, plan)
-    assert drive(run, marks) == ""
-    assert run.advance(len(history.rows))
-    assert run.offence == ""
+
+def disturb(run, plan: dict, draw: random.Random) -> None:
+    """What a session may do between any two requests, in the wrong order and too often."""
+    engine = run.engine
+    for action in draw.sample((lambda: engine.arm(plan, draw.randrange(6)), engine.deactivate, lambda: engine.trim(draw.random() < 0.5),
+                               engine.end_step, engine.poll_fences, lambda: engine.set_serve_gaps(draw.random() < 0.8),
+                               lambda: run.set_faults(refuses_fences=draw.random() < 0.2, is_capturing=draw.random() < 0.2)), 2):
+        action()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 4), st.integers(0, 2), st.booleans())
+def test_random_programs_over_several_streams_are_served_safely_and_lose_no_memory(seed, num_streams, wrong_plan, is_disturbed):
+    draw = random.Random(seed)
+    program = RandomProgram(seed, num_streams)
+    planned = program if wrong_plan else RandomProgram(seed + 1, num_streams)
+    plan = _core.build_plan(trace_of(*planned.written([draw.randrange(8, 30) for _ in range(6)]), 6), draw.random() < 0.5, 0.05,
+                            shares_spaces=True)
+    history, marks = program.written([draw.randrange(8, program.LONGEST) for _ in range(9)], num_strays=3)
+    run = _core.SimulatedRun(history.core(tuple(marks)), {"handover_audited": True})
+    run.engine.set_handover(True)
+    if draw.random() < 0.5:
+        run.engine.start_recording(1 << 14)
+    late = draw.randrange(40) if draw.random() < 0.5 else 0
+    assert run.advance(late)
+    run.engine.arm(plan, 0)
+    for mark in marks[1:]:
+        if is_disturbed:
+            assert run.advance(draw.randrange(late, mark + 1)), run.offence
+            disturb(run, plan, draw)
+        assert run.advance(mark), run.offence
+        run.engine.end_step()
+    assert run.advance(len(history.rows)), run.offence
+    run.set_faults()
+    run.engine.poll_fences()
     run.engine.deactivate()
     run.finish_streams()
     run.engine.poll_fences()

@@ -17,8 +17,9 @@ constexpr Tick kUnforetoldLife = 256;  // taken for how long a request that noth
 }  // namespace
 
 void* Engine::try_allocate(Bytes size, StreamHandle stream) noexcept {
-  if (!serving_.load(std::memory_order_relaxed)) return nullptr;
-  return impl_->allocate(size, stream);
+  if (serving_.load(std::memory_order_relaxed)) return impl_->allocate(size, stream);
+  follow_stream(stream);
+  return nullptr;
 }
 
 void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {

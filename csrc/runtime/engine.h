@@ -76,7 +76,8 @@ class Engine {
   // hosts whose use of streams was audited: every use of a block is submitted before its free, to a stream that the engine
   // has seen or that one of these waited for.
   void set_handover(bool value) noexcept;
-  // A stream that uses memory, though it may never ask for any: fences are recorded on it too. For good.
+  // A stream that uses memory, though it may never ask for any of ours: fences are recorded on it too. For good. A stream
+  // that asks this engine for memory is followed, served or not.
   void follow_stream(StreamHandle stream) noexcept;
   bool is_active() const noexcept;
   // Gives extents in which nothing lives back to the upstream; bytes returned. While active it keeps the
@@ -114,6 +115,7 @@ class Engine {
   std::atomic<bool> serving_{false};
   std::atomic<bool> recording_{false};
   std::atomic<bool> forked_{false};
+  std::atomic<StreamHandle> last_followed_{~StreamHandle{0}};  // spares the lock while one stream asks
   std::atomic<Bytes> served_bytes_{0};
   std::atomic<Bytes> extent_bytes_{0};
 };

@@ -267,7 +267,7 @@ Bytes Engine::trim(bool force) noexcept {
   {
     Impl::Lock lock(impl_->mutex);
     const bool keep_plan = impl_->script != nullptr && !force;
-    impl_->settle_empty_extents(lock, keep_plan);
+    impl_->settle_empty_extents(lock);
     for (std::size_t role = 0; role < impl_->arenas.size(); ++role)
       for (auto& extent : impl_->arenas[role].take_empty_extents(keep_plan)) {
         impl_->extents.erase(std::find(impl_->extents.begin(), impl_->extents.end(), extent.get()));

@@ -19,10 +19,12 @@ void Engine::set_handover(bool value) noexcept {
 }
 
 void Engine::follow_stream(StreamHandle stream) noexcept {
+  if (stream == last_followed_.load(std::memory_order_acquire) || forked_.load(std::memory_order_relaxed)) return;
   const Impl::Lock lock(impl_->mutex);
   const auto end = impl_->followed.begin() + static_cast<std::ptrdiff_t>(impl_->num_followed);
-  if (std::find(impl_->followed.begin(), end, stream) != end) return;
-  if (impl_->num_followed < kMaxFencedStreams) impl_->followed[impl_->num_followed++] = stream;
+  if (std::find(impl_->followed.begin(), end, stream) == end && impl_->num_followed < kMaxFencedStreams)
+    impl_->followed[impl_->num_followed++] = stream;
+  last_followed_.store(stream, std::memory_order_release);
 }
 
 // Each once; how many, or more than kMaxFencedStreams when they are too many.
@@ -129,22 +131,19 @@ bool Engine::Impl::may_go_back(const Arena::Extent& extent) const noexcept {
 }
 
 // An extent goes back into the native pool of its stream, which will reuse it at once: that stream waits for the others
-// first. Extents for which it cannot are held back.
-void Engine::Impl::settle_empty_extents(Lock& lock, bool keep_plan) noexcept {
-  for (Arena::Extent* extent : extents) extent->held_back = false;
+// first. Extents for which it cannot are held back. Settles all in which nothing lives, whichever of them will go.
+void Engine::Impl::settle_empty_extents(Lock& lock) noexcept {
   refresh_known_streams();
-  const auto is_open = [&](const Arena::Extent* extent) {
-    return !may_go_back(*extent) && !arenas[static_cast<std::size_t>(extent->role)].spares(extent, keep_plan);
-  };
+  const auto is_open = [&](const Arena::Extent* extent) { return extent->map.num_used() == 0 && !may_go_back(*extent); };
   for (RoleIndex attempt = 0; attempt < kMaxSharingRoles; ++attempt) {  // extents may change while the lock is open
     const auto open = std::find_if(extents.begin(), extents.end(), is_open);
-    if (open == extents.end()) return;
+    if (open == extents.end()) break;
     const RoleIndex role = (*open)->role;
     FenceRow* row = record_row(lock);
     refresh_known_streams();
     if (row == nullptr || !wait_for(lock, *row, role)) break;
   }
-  for (Arena::Extent* extent : extents) extent->held_back = !may_go_back(*extent);
+  for (Arena::Extent* extent : extents) extent->held_back = is_open(extent);
 }
 
 }  // namespace stalloc

@@ -73,7 +73,7 @@ struct Engine::Impl {
   std::size_t known_streams(std::array<StreamHandle, kMaxFencedStreams>& streams) const noexcept;
   std::size_t refresh_known_streams() noexcept;
   bool may_go_back(const Arena::Extent& extent) const noexcept;
-  void settle_empty_extents(Lock& lock, bool keep_plan) noexcept;
+  void settle_empty_extents(Lock& lock) noexcept;
 
   // --- engine_control.cpp ---
   void take_extent(Lock& lock, RoleIndex role) noexcept;

@@ -79,7 +79,7 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
     // No memory for it: the step is served from the places there are, as far as they go.
   }
   if (!lock.owns_lock()) lock.lock();
-  settle_empty_extents(lock, false);
+  settle_empty_extents(lock);
   if (next == nullptr || script.get() != asked_by) return;
   for (std::size_t space = 0; space < standing_extents.size(); ++space)
     if (!standing.keeps_space[space] && arenas[space].live_plan_extents() != standing_extents[space]) return;

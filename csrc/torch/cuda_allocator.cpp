@@ -24,14 +24,15 @@ c10::DataPtr CudaAllocator::allocate(std::size_t size_bytes) {
   return {ptr, ptr, &CudaAllocator::release, c10::Device(c10::DeviceType::CUDA, index)};
 }
 
-// While no engine has an arena: one look at the request, and only where someone records.
+// While no engine has an arena: one look at the request, for who records and for the streams that there are.
 c10::DataPtr CudaAllocator::allocate_natively(std::size_t size_bytes) {
   c10::DataPtr block = native_.allocate(size_bytes);
   (void)block.compare_exchange_deleter(native_deleter_, &CudaAllocator::release);
   CudaDevice* device = find_device(block.device().index());
-  if (block.get() == nullptr || device == nullptr || !device->engine.is_recording()) return block;
+  if (block.get() == nullptr || device == nullptr) return block;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device->index).stream();
-  if (!is_for_pool(*device, stream))
+  device->engine.follow_stream(stream_handle(stream));
+  if (device->engine.is_recording() && !is_for_pool(*device, stream))
     device->engine.note_upstream_allocation(block.get(), static_cast<Bytes>(size_bytes), stream_handle(stream));
   return block;
 }
@@ -76,7 +77,9 @@ void* CudaAllocator::obtain(CudaDevice& device, std::size_t size_bytes, cudaStre
   const auto size = static_cast<Bytes>(size_bytes);
   const StreamHandle handle = stream_handle(stream);
   const bool for_pool = is_for_pool(device, stream);
-  if (!for_pool) {
+  if (for_pool) {
+    device.engine.follow_stream(handle);
+  } else {
     if (void* served = device.engine.try_allocate(size, handle)) {
       if (device.history.is_watching()) device.history.note_allocation(served, size, handle);
       report(device, served, round_up(size, kAlignment));
@@ -186,8 +189,11 @@ void CudaAllocator::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStrea
   }
   if (block.get_deleter() != &CudaAllocator::release) return native_.recordStream(block, stream);
   CudaDevice* device = find_device(block.device().index());
-  if (device != nullptr && device->engine.is_recording())
-    device->engine.record_stream(ptr, device->upstream.handle_of(stream));
+  if (device != nullptr) {
+    const StreamHandle handle = device->upstream.handle_of(stream);
+    if (device->engine.is_recording()) device->engine.record_stream(ptr, handle);
+    else device->engine.follow_stream(handle);
+  }
   // The native allocator ignores, silently, a block whose deleter is not its own. The view never frees.
   c10::DataPtr view(ptr, block.get_context(), native_deleter_, block.device());
   try {

@@ -33,6 +33,13 @@ class History {
     }
   }
 
+  // The program ends: whatever lives is freed, and all work is done.
+  void free_all() {
+    while (!live_.empty()) request_free(live_.begin()->first);
+    for (const Live& block : waiting_) push(TraceAction::kFreeCompleted, block);
+    waiting_.clear();
+  }
+
   std::shared_ptr<const ReplayTrace> trace() {
     mark_step();
     return std::make_shared<ReplayTrace>(make_replay_trace(actions_.data(), addresses_.data(), sizes_.data(),
@@ -84,27 +91,51 @@ class History {
   std::vector<std::int64_t> sizes_, step_begin_;
 };
 
-std::shared_ptr<const Plan> plan_of(std::uint64_t seed, Bytes largest, const std::vector<StreamHandle>& streams) {
+std::shared_ptr<const Plan> plan_of(std::uint64_t seed, Bytes largest, const std::vector<StreamHandle>& streams,
+                                    bool shared) {
   Workload workload(seed, largest, streams);
   std::vector<std::vector<Operation>> steps{workload.construction()};
   for (std::int64_t step = 0; step < 4; ++step) steps.push_back(workload.step(step, 0));
   PlannerOptions options;
   options.deadline_s = 0.002;
-  auto plan = std::make_shared<Plan>(build_plan(recorded(steps, streams), options));
+  auto plan = std::make_shared<Plan>(build_plan(recorded(steps, streams), options, shared));
   check_plan(*plan);
   return plan;
 }
 
-void control(Engine& engine, Draw& draw, const std::vector<std::shared_ptr<const Plan>>& plans) {
-  switch (draw.below(9)) {
+void control(SimulatedRun& run, Draw& draw, const std::vector<std::shared_ptr<const Plan>>& plans) {
+  Engine& engine = run.engine();
+  switch (draw.below(10)) {
     case 0: engine.activate(draw.pick(plans), draw.below(6)); break;
     case 1: case 2: engine.arm(draw.pick(plans), draw.below(6)); break;
     case 3: engine.deactivate(); break;
     case 4: engine.trim(draw.chance(0.5)); break;
     case 5: engine.set_serve_gaps(draw.chance(0.9)); break;
     case 6: engine.poll_fences(); break;
+    case 7: run.set_faults({false, draw.chance(0.3), draw.chance(0.3)}); break;
     default: break;
   }
+}
+
+[[noreturn]] void fail_program(const std::string& what) {
+  std::fprintf(stderr, "stress: %s\n", what.c_str());
+  std::abort();
+}
+
+// Nothing of the program is left: no memory may be, either.
+void end(SimulatedRun& run) {
+  Engine& engine = run.engine();
+  run.set_faults({});
+  engine.poll_fences();  // records the fences that could not be made before
+  run.finish_streams();
+  engine.poll_fences();
+  engine.deactivate();
+  engine.trim(true);
+  const EngineStats stats = engine.stats();
+  if (stats.served_bytes != 0 || stats.awaiting_bytes != 0 || stats.extent_bytes != 0)
+    fail_program("memory is lost: served_bytes=" + std::to_string(stats.served_bytes) + ", awaiting_bytes=" +
+                 std::to_string(stats.awaiting_bytes) + ", extent_bytes=" + std::to_string(stats.extent_bytes));
+  if (!run.upstream_offence().empty()) fail_program(run.upstream_offence());
 }
 
 }  // namespace
@@ -121,24 +152,27 @@ Counts run_simulated_program(std::uint64_t seed) {
   const std::int64_t num_steps = draw.between(4, 24);
   const double stray = draw.chance(0.5) ? 0.0 : 0.02;
   for (std::int64_t step = 0; step < num_steps; ++step) history.add(workload.step(step, stray));
+  history.free_all();
+  const bool handover = draw.chance(0.5);
   Counts counts;
   std::vector<std::shared_ptr<const Plan>> plans;
   try {
-    plans.push_back(plan_of(draw.chance(1.0 / 3) ? draw.seed() : workload_seed, largest, streams));
+    plans.push_back(plan_of(draw.chance(1.0 / 3) ? draw.seed() : workload_seed, largest, streams, handover));
   } catch (const Error&) {  // its lengths say that it would need petabytes
     ++counts.refused;
     return counts;
   }
   const auto trace = history.trace();
   const Bytes limit = draw.chance(0.3) ? largest * draw.between(4, 200) : 0;
-  SimulatedRun run(trace, limit, {}, false);
-  run.engine().start_recording(1 << 16);
+  SimulatedRun run(trace, limit, {}, handover);
+  run.engine().set_handover(handover);
+  if (draw.chance(0.7)) run.engine().start_recording(1 << 16);
   run.engine().set_debug(draw.chance(0.2));
   std::int64_t at = 0;
   bool goes_on = true;
   while (goes_on && at < trace->num_events()) {
     try {
-      if (draw.chance(0.5)) control(run.engine(), draw, plans);
+      if (draw.chance(0.5)) control(run, draw, plans);
     } catch (const Error&) {  // an arena of terabytes is refused, with nothing changed
       ++counts.refused;
     }
@@ -152,11 +186,9 @@ Counts run_simulated_program(std::uint64_t seed) {
     goes_on = run.advance(at);
     if (draw.chance(0.2)) run.engine().end_step();
   }
-  if (!run.offence().empty()) {
-    std::fprintf(stderr, "stress: %s\n", run.offence().c_str());
-    std::abort();
-  }
+  if (!run.offence().empty()) fail_program(run.offence());
   run.engine().impl_->check();
+  if (goes_on) end(run);
   const EngineStats stats = run.engine().stats();
   counts.programs = 1;
   counts.events = at;
