@@ -1,16 +1,21 @@
 """Trains real models on a CUDA device with torch's own allocator, with expandable segments, and with us, first and second run.
 
-    python benchmarks/gpu_training.py [--workloads dense,dense_ckpt,...] [--out results.json]
+    python benchmarks/gpu_training.py [--workloads dense,lora_var,...] [--out results.json]
+    python benchmarks/gpu_training.py --limits 1.01,1.05 [...]   the same under a memory fraction: ratios to the allocated peak
+    python benchmarks/gpu_training.py --record DIR [...]         writes the allocation history of each run for `stalloc replay`
 
-Each run is a process of its own with the same seed; the worker is a script that does not know us. Prints a table and
-writes everything it measured as JSON with the versions.
+Each run is a process of its own with the same seed; the worker is a script that does not know us. A process that waits
+for its turn has already imported its libraries. Prints a table and writes everything it measured as JSON with the versions.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import gzip
 import json
 import os
+import pickle
 import statistics
 import subprocess
 import sys
@@ -22,171 +27,210 @@ from typing import Any
 ALLOCATORS = ("native", "expandable", "first", "second")
 SETTLED_STEP = 7  # peaks and times count from here on: the first run is active before
 
-WORKLOADS: dict[str, dict[str, Any]] = {
-    "dense": {"batch": 8, "lengths": [2048], "steps": 16},
-    "dense_ckpt": {"batch": 16, "lengths": [2048], "steps": 12, "checkpointing": True},
-    "dense_var": {"batch": 8, "lengths": [1024, 1536, 512, 1280, 768, 2048, 1792, 900, 1100, 1333], "steps": 20},
-    "zero3_ckpt": {"batch": 8, "lengths": [2048], "steps": 12, "checkpointing": True, "zero_stage": 3},
-    "moe_eager": {"kind": "moe", "batch": 4, "lengths": [1024, 768, 1280, 900, 1152, 640, 1024, 1400], "steps": 24,
-                  "hidden": 1024, "layers": 8},
-    "lora_var": {"kind": "lora", "batch": 8, "lengths": [1024, 1536, 512, 1280, 768, 2048, 1792, 900, 1100, 1333],
-                 "steps": 20, "checkpointing": True},
-    "tiny": {"batch": 2, "lengths": [128], "steps": 8, "hidden": 256, "layers": 2},
-}
-
 
 def train(name: str, out: Path) -> None:
     """The worker. Nothing in it knows about stalloc."""
     import torch
-    work = WORKLOADS[name]
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True, warn_only=work.get("kind") == "moe")
-    model = _model(work)
-    if work.get("checkpointing"):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=True)
-    if "zero_stage" in work:
-        update = _zero_update(model, optimizer, work["zero_stage"], work["batch"])
-    else:
-        def update(tokens: torch.Tensor) -> torch.Tensor:
-            loss = model(input_ids=tokens, labels=tokens).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
-    losses, seconds = [], []
-    generator = torch.Generator().manual_seed(1)
-    for step in range(work["steps"]):
-        if step == SETTLED_STEP:
-            before = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
-            torch.cuda.reset_peak_memory_stats()
-        length = work["lengths"][step % len(work["lengths"])]
-        tokens = torch.randint(0, 32000, (work["batch"], length), generator=generator).to("cuda")
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        loss = update(tokens)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-        losses.append(loss.float().item().hex())
-    stats = torch.cuda.memory_stats()
-    steady = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
-    out.write_text(json.dumps({
-        "losses": losses, "step_seconds": seconds, "steady_allocated": steady[0], "steady_reserved": steady[1],
-        "whole_allocated": max(steady[0], before[0]), "whole_reserved": max(steady[1], before[1]),
-        "num_alloc_retries": stats["num_alloc_retries"], "num_device_alloc": stats["num_device_alloc"],
-        "versions": {"torch": torch.__version__, "device": torch.cuda.get_device_name()},
-    }))
+    import workloads
+    if "zero" in workloads.WORKLOADS[name]:
+        import deepspeed  # noqa: F401
+    torch.nn.Linear(1, 1)
+    import transformers.models.llama.modeling_llama  # noqa: F401
+    with Path(os.environ["BENCHMARK_TURN"]).open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # held until this process ends
+        meter = Meter(torch)
+        try:
+            run = workloads.Run(name, device="cuda" if torch.cuda.is_available() else "cpu",
+                                num_steps=int(os.environ.get("BENCHMARK_STEPS", "0")) or None)
+            if run.work.get("kind") == "trainer":
+                with tempfile.TemporaryDirectory() as folder:
+                    workloads.train_with_trainer(run, meter.begin, meter.end, folder)
+            else:
+                for update in run.steps():
+                    meter.begin()
+                    meter.end(update())
+        except torch.OutOfMemoryError as error:
+            meter.failure = str(error)[:300]
+        out.write_text(json.dumps(meter.result()))
 
 
-def _model(work: dict[str, Any]) -> Any:
-    """A Llama of 1.33B parameters where nothing else is said, the same with LoRA, or a Qwen3-MoE with a loop over experts."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
-    hidden = work.get("hidden", 2048)
-    shape = {"hidden_size": hidden, "intermediate_size": hidden * 21 // 8, "num_hidden_layers": work.get("layers", 24),
-             "num_attention_heads": hidden // 128, "vocab_size": 32000, "use_cache": False, "attn_implementation": "sdpa"}
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        if work.get("kind") == "moe":
-            config = Qwen3MoeConfig(**shape, num_key_value_heads=4, head_dim=128, num_experts=32, num_experts_per_tok=4,
-                                    moe_intermediate_size=hidden)
-            config._experts_implementation = "eager"
-            model = Qwen3MoeForCausalLM(config)
-        else:
-            model = LlamaForCausalLM(LlamaConfig(**shape))
-        if work.get("kind") == "lora":
-            from peft import LoraConfig, get_peft_model
-            model.enable_input_require_grads()
-            model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]))
-    torch.set_default_dtype(torch.float32)
-    return model
+class Meter:
+    """Times, losses and peaks of one run, and its history where that is asked for."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch, self.cuda, self.failure = torch, torch.cuda if torch.cuda.is_available() else None, None
+        self.losses: list[str] = []
+        self.seconds: list[float] = []
+        self.marks: list[float] = []
+        self.rows: list[list[int]] = []
+        self.before = (0, 0)
+        self.record = os.environ.get("BENCHMARK_RECORD")
+        if self.cuda and "BENCHMARK_LIMIT_BYTES" in os.environ:
+            total = self.cuda.get_device_properties(0).total_memory
+            self.cuda.set_per_process_memory_fraction(int(os.environ["BENCHMARK_LIMIT_BYTES"]) / total)
+        if self.cuda and self.record:
+            self.cuda.memory._record_memory_history(context=None, max_entries=5_000_000)
+
+    def begin(self) -> None:
+        if self.cuda:
+            if len(self.seconds) == SETTLED_STEP:
+                self.before = (self.cuda.max_memory_allocated(), self.cuda.max_memory_reserved())
+                self.cuda.reset_peak_memory_stats()
+            self.cuda.synchronize()
+            self._mark()
+        self.began = time.perf_counter()
+
+    def end(self, loss: float) -> None:
+        if self.began:
+            if self.cuda:
+                self.cuda.synchronize()
+            self.seconds.append(time.perf_counter() - self.began)
+            self.began = 0.0
+        if loss:
+            self.losses.append(float(loss).hex())
+
+    def _mark(self) -> None:
+        if self.record:
+            stats = self.cuda.memory_stats()
+            self.rows.append([stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"],
+                              stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"]])
+            time.sleep(0.0002)
+            self.marks.append(time.time() * 1e6)
+            time.sleep(0.0002)
+
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = {"losses": self.losses, "step_seconds": self.seconds, "out_of_memory": self.failure,
+                                  "versions": {"torch": self.torch.__version__}}
+        if not self.cuda:
+            return result
+        stats, device = self.cuda.memory_stats(), self.cuda.get_device_name()
+        steady = (self.cuda.max_memory_allocated(), self.cuda.max_memory_reserved())
+        if self.record:
+            self._write_history(Path(self.record))
+        return result | {
+            "steady_allocated": steady[0], "steady_reserved": steady[1], "whole_allocated": max(steady[0], self.before[0]),
+            "whole_reserved": max(steady[1], self.before[1]), "num_alloc_retries": stats["num_alloc_retries"],
+            "num_device_alloc": stats["num_device_alloc"], "versions": {"torch": self.torch.__version__, "device": device}}
+
+    def _write_history(self, path: Path) -> None:
+        """The layout of `torch.cuda.memory._snapshot()` without frames, the marks as event indices, and the truth beside it."""
+        self._mark()
+        traces = [[{key: event[key] for key in ("action", "addr", "size", "stream", "time_us")} for event in trace]
+                  for trace in self.cuda.memory._snapshot()["device_traces"]]
+        times = [event["time_us"] for event in traces[0]]
+        with gzip.open(path.with_suffix(".pickle.gz"), "wb") as file:
+            pickle.dump({"segments": [], "device_traces": traces}, file)
+        marks = [sum(time_us < mark for time_us in times) for mark in self.marks]
+        path.with_suffix(".marks.json").write_text(json.dumps(marks))
+        path.with_suffix(".truth.json").write_text(json.dumps({
+            "columns": ["allocated", "reserved", "allocated_peak", "reserved_peak"], "rows": self.rows}))
 
 
-def _zero_update(model: Any, optimizer: Any, stage: int, batch: int) -> Any:
-    import deepspeed
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config={
-        "train_micro_batch_size_per_gpu": batch, "gradient_accumulation_steps": 1, "bf16": {"enabled": True},
-        "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True, "gradient_clipping": 1.0,
-        **({"stalloc": {"enabled": True}} if os.environ.get("BENCHMARK_STALLOC") else {}),
-    })
-
-    def update(tokens: Any) -> Any:
-        loss = engine(input_ids=tokens, labels=tokens).loss
-        engine.backward(loss)
-        engine.step()
-        return loss
-
-    return update
-
-
-def measure(workload: str, allocator: str, folder: Path, prefix: list[str] | None = None) -> dict[str, Any]:
-    """Runs one worker; what it measured, and our own summary where we were at work."""
-    out, summary = folder / f"{workload}-{allocator}.json", folder / f"{workload}-{allocator}-summary.json"
+def start(workload: str, allocator: str, folder: Path, prefix: list[str] | None = None,
+          extra: dict[str, str] | None = None) -> tuple[subprocess.Popen[str], Path, Path]:
+    """Starts a worker; it trains when those that were started before have ended."""
+    from workloads import WORKLOADS
+    stem = f"{workload}-{allocator}-{time.monotonic_ns()}"
+    out, summary = folder / f"{stem}.json", folder / f"{stem}-summary.json"
     environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HF_HUB_OFFLINE": "1", "MASTER_ADDR": "127.0.0.1",
-                   "BENCHMARK_OUT": str(out), "MASTER_PORT": "29531", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+                   "BENCHMARK_TURN": str(folder / "turn"), "BENCHMARK_OUT": str(out), "MASTER_PORT": "29531", "RANK": "0",
+                   "LOCAL_RANK": "0", "WORLD_SIZE": "1", **(extra or {})}
     if allocator == "expandable":
         environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if allocator in ("first", "second"):
-        environment |= {"STALLOC_CACHE_DIR": str(folder / "plans"), "STALLOC_SUMMARY_FILE": str(summary),
-                        "BENCHMARK_STALLOC": "1"}
-        if "zero_stage" not in WORKLOADS[workload]:  # else the section of the DeepSpeed configuration asks for us
-            environment["STALLOC_ENABLED"] = "1"
+        environment |= {"STALLOC_CACHE_DIR": str(folder / "plans"), "STALLOC_SUMMARY_FILE": str(summary)}
+        # DeepSpeed: the section of its configuration asks for us
+        environment |= {"BENCHMARK_SECTION": "1"} if "zero" in WORKLOADS[workload] else {"STALLOC_ENABLED": "1"}
     command = [*(prefix or []), sys.executable, __file__, "--worker", workload]  # the same command in every run
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
-    log = (done.stderr + done.stdout)[-6000:]
-    if done.returncode != 0 or not out.exists():
-        print(f"{workload} {allocator} FAILED rc={done.returncode}\n{log}", flush=True)
-        return {"failed": done.returncode, "log": log}
-    result = json.loads(out.read_text())
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return process, out, summary
+
+
+def finish(what: str, started: tuple[subprocess.Popen[str], Path, Path]) -> dict[str, Any]:
+    """What the worker measured, and our own summary where we were at work."""
+    process, out, summary = started
+    try:
+        log = process.communicate(timeout=400)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        log = process.communicate()[0] + "\ntimed out"
+    if not out.exists():
+        print(f"{what} FAILED rc={process.returncode}\n{log[-3000:]}", flush=True)
+        return {"failed": process.returncode, "log": log[-6000:]}
+    result: dict[str, Any] = json.loads(out.read_text())
     result["log"] = [line for line in log.splitlines() if "stalloc" in line.lower() or "ERROR SUMMARY" in line]
+    if process.returncode != 0:
+        result["failed_after"] = process.returncode, log[-2000:]
     if summary.exists():
         result["summary"] = json.loads(summary.read_text())
     return result
 
 
-def row(workload: str, allocator: str, result: dict[str, Any], native: dict[str, Any]) -> str:
-    if "failed" in result:
-        return f"{workload:12} {allocator:10} FAILED"
-    seconds = statistics.median(result["step_seconds"][SETTLED_STEP:])
-    baseline = statistics.median(native["step_seconds"][SETTLED_STEP:]) if "step_seconds" in native else seconds
+def row(what: str, result: dict[str, Any], native: dict[str, Any]) -> str:
+    if "whole_allocated" not in result:
+        return f"{what:26} FAILED {result.get('out_of_memory')}"
+    seconds, baseline = (statistics.median(one["step_seconds"][SETTLED_STEP:] or [float("nan")])
+                         for one in (result, native if native.get("step_seconds") else result))
     summary = result.get("summary", {})
     same = "same" if result["losses"] == native.get("losses") else "DIFFERENT"
-    return (f"{workload:12} {allocator:10} E whole {result['whole_allocated'] / result['whole_reserved']:.4f} steady "
-            f"{result['steady_allocated'] / result['steady_reserved']:.4f} reserved {result['whole_reserved'] / 2**30:7.2f}"
-            f" allocated {result['whole_allocated'] / 2**30:7.2f} GiB, step {seconds * 1e3:8.1f} ms ({seconds / baseline:.4f})"
-            f", losses {same} {summary.get('state', '')} {summary.get('activated_at_step', '')}"
-            f" hits {summary.get('hit_rate')} {summary.get('fallbacks', '')} {summary.get('reason', '')}")
+    return (f"{what:26} E whole {result['whole_allocated'] / result['whole_reserved']:.4f} steady "
+            f"{result['steady_allocated'] / max(1, result['steady_reserved']):.4f} reserved {result['whole_reserved'] / 2**30:7.3f}"
+            f" allocated {result['whole_allocated'] / 2**30:7.3f} GiB, step {seconds * 1e3:7.1f} ms ({seconds / baseline:.4f})"
+            f", losses {same}, {len(result['step_seconds'])} steps, retries {result['num_alloc_retries']}"
+            f"{' OUT OF MEMORY' if result['out_of_memory'] else ''} {summary.get('state', '')} {summary.get('activated_at_step', '')}"
+            f" hits {summary.get('hit_rate')} {summary.get('fallbacks', '')} {summary.get('reason', '')}"
+            f"{' EXIT ' + str(result['failed_after'][0]) if 'failed_after' in result else ''}")
+
+
+def measure(jobs: list[tuple[str, str, dict[str, str]]], folder: Path, out: Path, results: dict[str, Any]) -> None:
+    """Runs the jobs (workload, allocator, environment) one after another, and starts each while the one before still trains."""
+    ahead = start(jobs[0][0], jobs[0][1], folder, extra=jobs[0][2])
+    for number, (workload, allocator, extra) in enumerate(jobs):
+        current = ahead
+        if number + 1 < len(jobs):
+            time.sleep(0.5)  # so that the turns come in this order
+            ahead = start(jobs[number + 1][0], jobs[number + 1][1], folder, extra=jobs[number + 1][2])
+        what = " ".join([workload, allocator, *extra.get("BENCHMARK_LABEL", "").split()])
+        result = finish(what, current)
+        results.setdefault(workload, {})[what.removeprefix(workload + " ")] = result
+        print(row(what, result, results[workload].get("native", {})), flush=True)
+        for line in result["log"] if isinstance(result["log"], list) else []:
+            print("    " + line[:200], flush=True)
+        out.write_text(json.dumps(results, indent=1))
 
 
 def main() -> int:
+    from workloads import WORKLOADS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worker", choices=sorted(WORKLOADS))
     parser.add_argument("--workloads", default="dense,dense_ckpt,dense_var,zero3_ckpt")
     parser.add_argument("--allocators", default=",".join(ALLOCATORS))
+    parser.add_argument("--record", type=Path, metavar="DIR", help="write histories; times mean nothing then")
+    parser.add_argument("--limits", help="ratios to native's allocated peak, for instance 1.01,1.05; needs native first")
     parser.add_argument("--memcheck", action="store_true", help="also run the tiny workload under compute-sanitizer")
     parser.add_argument("--out", type=Path, default=Path("gpu_training.json"))
     args = parser.parse_args()
     if args.worker:
         train(args.worker, Path(os.environ.get("BENCHMARK_OUT", args.out)))
         return 0
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, Any] = {}
+    allocators = args.allocators.split(",")
     with tempfile.TemporaryDirectory() as name:
-        for workload in args.workloads.split(","):
-            results[workload] = {}
-            for allocator in args.allocators.split(","):
-                result = measure(workload, allocator, Path(name))
-                results[workload][allocator] = result
-                print(row(workload, allocator, result, results[workload].get("native", {})), flush=True)
-                for line in result["log"] if isinstance(result["log"], list) else []:
-                    print("    " + line[:200], flush=True)
-                args.out.write_text(json.dumps(results, indent=1))
+        folder = Path(name)
+        jobs = [(workload, allocator, {"BENCHMARK_RECORD": str(args.record / f"{workload}_{allocator}")} if args.record else {})
+                for workload in args.workloads.split(",") for allocator in allocators]
+        measure(jobs, folder, args.out, results)
+        for ratio in args.limits.split(",") if args.limits else []:
+            measure([(workload, allocator, {"BENCHMARK_LIMIT_BYTES": str(int(float(ratio) * results[workload]["native"]["whole_allocated"])),
+                                            "BENCHMARK_LABEL": f"limit {ratio}"})
+                     for workload in args.workloads.split(",") for allocator in allocators], folder, args.out, results)
         if args.memcheck:
-            measure("tiny", "first", Path(name))
-            result = measure("tiny", "second", Path(name), ["compute-sanitizer", "--tool", "memcheck"])
+            finish("tiny first", start("tiny", "first", folder))
+            result = finish("tiny memcheck", start("tiny", "second", folder, ["compute-sanitizer", "--tool", "memcheck"]))
             results["memcheck"] = result
-            print("memcheck", [line for line in result["log"] if "ERROR SUMMARY" in line] or result["log"], result.get("summary", {}).get("state"),
-                  "hits", result.get("summary", {}).get("hit_rate"))
+            summary = result.get("summary", {})
+            print("memcheck", [line for line in result["log"] if "ERROR SUMMARY" in line] or result["log"], summary.get("state"),
+                  "hits", summary.get("hit_rate"))
             args.out.write_text(json.dumps(results, indent=1))
     return 0
 
