@@ -6,8 +6,8 @@
 
 namespace stalloc {
 
-DynamicSequence::DynamicSequence(const Sequence* sequence, const std::vector<Position>& positions)
-    : sequence_(sequence) {
+DynamicSequence::DynamicSequence(const std::vector<Position>& positions) {
+  constexpr std::uint8_t kMost = 6;
   using Kind = std::tuple<std::int32_t, double, double, Bytes>;
   const auto kind_of = [](const Position& position) {
     const SizeModel& model = position.model;
@@ -16,16 +16,15 @@ DynamicSequence::DynamicSequence(const Sequence* sequence, const std::vector<Pos
   std::map<Kind, std::size_t> counts;
   for (const Position& position : positions)
     if (!position.dynamic) ++counts[kind_of(position)];
-  firm_before_.push_back(0);
   for (const Position& position : positions) {
     std::uint8_t bits = 0;
     if (!position.dynamic) {
       bits = 1;
-      for (std::size_t rest = positions.size() / counts[kind_of(position)]; rest > 2 && bits < 6; rest /= 2) ++bits;
+      for (std::size_t rest = positions.size() / counts[kind_of(position)]; rest > 2 && bits < kMost; rest /= 2) ++bits;
       if (position.model.variable == kNoVariable) constants_.insert(position.size);
+      if (position.model.variable == kNoVariable && bits >= kRare) rare_constants_.insert(position.size);
     }
     weights_.push_back(bits);
-    firm_before_.push_back(firm_before_.back() + (position.dynamic ? 0 : 1));
   }
 }
 
@@ -33,58 +32,91 @@ void DynamicMatcher::begin(const DynamicSequence* script, const Bytes* expected)
   script_ = script;
   expected_ = expected;
   firm_sizes_ = script->constants();
-  guesses_[0] = Guess{};
-  num_guesses_ = 1;
-  num_lost_ = 0;
-  recent_.fill(0);
+  rare_sizes_ = script->rare_constants();
+  go_to(0);
 }
 
-// Of two guesses about the same place the better one stays.
-void DynamicMatcher::add(const Guess& guess) noexcept {
-  for (std::size_t i = 0; i < num_next_; ++i) {
-    if (next_[i].cursor != guess.cursor) continue;
-    if (next_[i].score < guess.score) next_[i] = guess;
+void DynamicMatcher::go_to(std::int64_t position) noexcept {
+  states_[0] = State{position, kNoPosition, 0};
+  num_states_ = 1;
+  best_ = 0;
+  num_lost_ = 0;
+  num_followed_ = 0;
+}
+
+// Cursors come in order. Of two ways to one place the better one stays.
+void DynamicMatcher::add(std::int64_t cursor, std::int32_t score, std::int64_t position) noexcept {
+  if (score < kTooBad) return;
+  if (num_next_ > 0 && next_[num_next_ - 1].cursor == cursor) {
+    if (next_[num_next_ - 1].score < score) next_[num_next_ - 1] = State{cursor, position, score};
+  } else if (num_next_ < kMaxStates - kMaxLeaps) {
+    next_[num_next_++] = State{cursor, position, score};
+  }
+}
+
+// To the next requests of a size that few have, past passes of a loop that were not made; and a little back, to make a pass
+// once more.
+void DynamicMatcher::add_leaps(const Request& request) noexcept {
+  const std::int64_t from = states_[best_].cursor;
+  const auto fits = [&](std::int64_t at) { return expected_[at] == request.size && !script_->is_dynamic(at); };
+  std::size_t num_leaps = 0;
+  for (std::int64_t at = from - 1; at >= std::max<std::int64_t>(0, from - kReachBack) && num_leaps < kMaxLeaps / 2; --at) {
+    if (!fits(at)) continue;
+    add_leap(at, from - at);
+    ++num_leaps;
+  }
+  if (!request.is_rare) return;
+  const std::int64_t end = std::min(script_->length(), from + kReachAhead);
+  for (std::int64_t at = from + 1; at < end && num_leaps < kMaxLeaps; ++at) {
+    if (!fits(at)) continue;
+    add_leap(at, at - from);
+    ++num_leaps;
+  }
+}
+
+void DynamicMatcher::add_leap(std::int64_t position, std::int64_t distance) noexcept {
+  const State leap{position + 1, position, script_->gain(position) - kLeap - static_cast<std::int32_t>(distance / kPassedPerBit)};
+  if (leap.score < kTooBad) return;
+  const auto end = next_.begin() + static_cast<std::ptrdiff_t>(num_next_);
+  const auto place = std::lower_bound(next_.begin(), end, leap.cursor,
+                                      [](const State& state, std::int64_t cursor) { return state.cursor < cursor; });
+  if (place != end && place->cursor == leap.cursor) {
+    if (place->score < leap.score) *place = leap;
     return;
   }
-  if (num_next_ < kMaxNext && guess.cursor <= script_->length()) next_[num_next_++] = guess;
-}
-
-// Further ahead: to the next request of this size, and to the next places where it follows the ones before.
-void DynamicMatcher::add_leaps(const Guess& guess, Bytes size) noexcept {
-  const std::int64_t end = std::min(script_->length(), guess.cursor + kReach);
-  std::int64_t at = guess.cursor + 1;
-  while (at < end && (expected_[at] != size || script_->is_dynamic(at))) ++at;
-  if (at < end) add_leap(guess, at);
-  const std::int64_t pair_end = recent_[1] == 0 ? 0 : std::min(script_->length(), guess.cursor + kPairReach);
-  at = guess.cursor + 1;
-  while (at < pair_end && (expected_[at] != size || expected_[at - 1] != recent_[1] || script_->is_dynamic(at))) ++at;
-  if (at < pair_end) add_leap(guess, at);
-  const std::int64_t gram = script_->sequence().find_gram(recent_, guess.cursor);
-  if (gram >= 0) add_leap(guess, gram);
-}
-
-// The more it passes over, the more must speak for it: steps repeat themselves.
-void DynamicMatcher::add_leap(const Guess& guess, std::int64_t position) noexcept {
-  const std::int64_t passed = position - guess.cursor + script_->num_firm(guess.cursor, position);
-  const auto cost = static_cast<std::int32_t>(std::min<std::int64_t>(passed / kPassedPerPoint, kWorstLeap));
-  add({position + 1, guess.score + kLeap + script_->weight(position) - cost, position, 0, true});
+  std::copy_backward(place, end, end + 1);
+  *place = leap;
+  ++num_next_;
 }
 
 std::int64_t DynamicMatcher::choose() noexcept {
-  std::sort(next_.begin(), next_.begin() + static_cast<std::ptrdiff_t>(num_next_), [](const Guess& a, const Guess& b) {
-    return a.score != b.score ? a.score > b.score : a.cursor < b.cursor;
-  });
-  const std::int32_t best = next_[0].score;
-  num_guesses_ = 0;
-  std::array<std::size_t, 2> num_kept{};
-  for (std::size_t i = 0; i < num_next_ && next_[i].score - best >= kTooBad; ++i) {
-    if (num_kept[next_[i].leapt ? 1 : 0]++ >= kMaxGuesses / 2) continue;
-    guesses_[num_guesses_] = next_[i];
-    guesses_[num_guesses_++].score -= best;
+  std::int32_t most = kNone;
+  for (std::size_t i = 0; i < num_next_; ++i) most = std::max(most, next_[i].score);
+  const std::int64_t expected_position = states_[best_].cursor;
+  num_states_ = 0;
+  best_ = kMaxStates;
+  for (std::size_t i = 0; i < num_next_; ++i) {
+    if (next_[i].score - most < kTooBad) continue;
+    if (best_ == kMaxStates && next_[i].score == most) best_ = num_states_;
+    states_[num_states_] = next_[i];
+    states_[num_states_++].score -= most;
   }
-  guesses_[0].leapt = false;
-  num_lost_ = guesses_[0].position == kNoPosition ? num_lost_ + 1 : 0;
-  return guesses_[0].position;
+  const std::int64_t position = states_[best_].position;
+  num_lost_ = position == kNoPosition ? num_lost_ + 1 : 0;
+  num_followed_ = position == expected_position ? num_followed_ + 1 : 0;
+  return position;
+}
+
+// What comes first behind a loop that ended early, such as a layer's output, looks like an extra request until others have
+// followed. One of a rare size is taken for what it would be if the best other state were right.
+std::int64_t DynamicMatcher::likely_position(Bytes size) const noexcept {
+  const State* best = nullptr;
+  for (std::size_t i = 0; i < num_states_; ++i) {
+    const State& state = states_[i];
+    if (state.position == kNoPosition || expected_[state.position] != size || script_->is_dynamic(state.position)) continue;
+    if (best == nullptr || state.score > best->score) best = &state;
+  }
+  return best == nullptr ? kNoPosition : best->position;
 }
 
 }  // namespace stalloc

@@ -36,130 +36,151 @@ class DynamicSequence {
     SizeModel model;
     Bytes size = 0;
   };
+  static constexpr std::int32_t kForetoldDynamic = 3;
+  static constexpr std::int32_t kRare = 5;
 
   DynamicSequence() = default;
-  DynamicSequence(const Sequence* sequence, const std::vector<Position>& positions);
+  explicit DynamicSequence(const std::vector<Position>& positions);
 
-  const Sequence& sequence() const noexcept { return *sequence_; }
   std::int64_t length() const noexcept { return static_cast<std::int64_t>(weights_.size()); }
   bool is_dynamic(std::int64_t position) const noexcept { return weights_[static_cast<std::size_t>(position)] == 0; }
-  // How much a request that comes as foretold speaks for the position, in bits; 0 where it is dynamic.
-  std::int32_t weight(std::int64_t position) const noexcept { return weights_[static_cast<std::size_t>(position)]; }
-  // The positions in [from, to) that are not dynamic.
-  std::int32_t num_firm(std::int64_t from, std::int64_t to) const noexcept {
-    return firm_before_[static_cast<std::size_t>(to)] - firm_before_[static_cast<std::size_t>(from)];
+  // How much a request that comes as foretold speaks for the position, in bits.
+  std::int32_t gain(std::int64_t position) const noexcept {
+    return is_dynamic(position) ? kForetoldDynamic : weights_[static_cast<std::size_t>(position)];
   }
+  // Few positions have its size.
+  bool is_rare(std::int64_t position) const noexcept { return weights_[static_cast<std::size_t>(position)] >= kRare; }
+  // Of the positions that are not dynamic and follow no variable: their sizes, and those of them that are rare.
   const SizeSet& constants() const noexcept { return constants_; }
+  const SizeSet& rare_constants() const noexcept { return rare_constants_; }
 
  private:
-  const Sequence* sequence_ = nullptr;
-  std::vector<std::uint8_t> weights_;
-  std::vector<std::int32_t> firm_before_;  // one more than positions
+  std::vector<std::uint8_t> weights_;  // 0: dynamic
   SizeSet constants_;
+  SizeSet rare_constants_;
 };
 
-// Keeps several guesses about where the run is, each with a score: what came as foretold speaks for a guess, what did
-// not against it. The best one answers. A run that is in step has one guess; a disagreement splits it into those that the
-// request was extra, that it came in place of the one foretold, and that the run went on further ahead, and the next
-// requests tell which was right. Nothing here allocates.
+// Aligns the run with the sequence while it goes on. A state is a place where the run may be, with a score in bits: what
+// came as foretold speaks for a place, what did not against it. Each request moves every state on: it was the request
+// foretold there, or one further ahead, so that those between were left out, or an extra one. The best state answers. A run
+// that is in step has one state. Nothing here allocates.
 class DynamicMatcher {
  public:
   static constexpr std::int64_t kNoPosition = SequenceMatcher::kNoPosition;
 
   // As SequenceMatcher::begin.
   void begin(const DynamicSequence* script, const Bytes* expected) noexcept;
-  // A size that some request of this step that is not dynamic will have, now that its variable is known.
-  void note_firm_size(Bytes size) noexcept { firm_sizes_.insert(size); }
-  // Where the best guess is, and how many requests in a row have found no position.
-  std::int64_t cursor() const noexcept { return guesses_[0].cursor; }
-  std::size_t num_lost() const noexcept { return num_lost_; }
-  // Gives up all guesses: the next request is at `position`.
-  void go_to(std::int64_t position) noexcept {
-    guesses_[0] = Guess{position, 0, kNoPosition, 0, false};
-    num_guesses_ = 1;
-    num_lost_ = 0;
+  // The size of `position`, which is not dynamic, now that its variable is known.
+  void note_firm_size(std::int64_t position, Bytes size) noexcept {
+    firm_sizes_.insert(size);
+    if (script_->is_rare(position)) rare_sizes_.insert(size);
   }
+  // Where the best state is, and how many requests in a row have found no position.
+  std::int64_t cursor() const noexcept { return states_[best_].cursor; }
+  std::size_t num_lost() const noexcept { return num_lost_; }
+  // Gives up all states: the next request is at `position`.
+  void go_to(std::int64_t position) noexcept;
   // The position that foretells a request of `size` bytes, or kNoPosition. `may_be(position)` says whether a position
   // whose size is not known may be this request.
   template <typename MayBe>
   std::int64_t match(Bytes size, MayBe may_be) noexcept {
     if (script_ == nullptr) return kNoPosition;
-    recent_ = {recent_[1], recent_[2], size};
-    if (num_guesses_ == 1 && foretells(guesses_[0].cursor, size)) {
-      ++guesses_[0].num_followed;
+    if (num_states_ == 1 && foretells(states_[0].cursor, size)) {
       num_lost_ = 0;
-      return guesses_[0].cursor++;
+      ++num_followed_;
+      return states_[0].cursor++;
     }
+    const Request request{size, firm_sizes_.contains(size), rare_sizes_.contains(size)};
+    const bool is_foretold = foretells(states_[best_].cursor, size);
     num_next_ = 0;
-    for (std::size_t i = 0; i < num_guesses_; ++i) {
-      const Guess guess = guesses_[i];
-      if (foretells(guess.cursor, size)) {
-        add({guess.cursor + 1, guess.score + weight_at(guess.cursor), guess.cursor, guess.num_followed + 1, guess.leapt});
+    std::size_t state = 0;
+    std::int32_t score = kNone;  // of the best way to `at`
+    for (std::int64_t at = states_[0].cursor;; ++at) {
+      if (state < num_states_ && states_[state].cursor == at) {
+        score = std::max(score, states_[state].score);
+        add(at, states_[state].score - extra_cost(request), kNoPosition);
+        ++state;
+      }
+      if (score < kTooBad || at >= script_->length()) {
+        if (state == num_states_) break;
+        at = states_[state].cursor - 1;
+        score = kNone;
         continue;
       }
-      const bool is_firm_size = firm_sizes_.contains(size);
-      if (is_open(guess, is_firm_size) && may_be(guess.cursor)) {
-        add({guess.cursor + 1, guess.score + (is_firm_size ? kUnlikely : kSurprise), guess.cursor, guess.num_followed + 1, guess.leapt});
-        if (!is_firm_size) continue;
-      } else {
-        add({guess.cursor + 1, guess.score + kReplaced, kNoPosition, 0, guess.leapt});
-      }
-      add({guess.cursor, guess.score + kExtra, kNoPosition, 0, guess.leapt});
-      if (i == 0) add_leaps(guess, size);
+      const std::int32_t gain = gain_at(at, request, may_be);
+      if (gain != kNone) add(at + 1, score + gain, at);
+      score -= script_->is_dynamic(at) ? kDynamicLeftOut : kFirmLeftOut;
     }
-    return choose();
+    if (request.is_firm && !is_foretold) add_leaps(request);
+    const std::int64_t position = choose();
+    return position == kNoPosition && request.is_rare ? likely_position(size) : position;
   }
 
  private:
-  struct Guess {
-    std::int64_t cursor = 0;               // the position that comes next
-    std::int32_t score = 0;                // 0: the best
+  struct State {
+    std::int64_t cursor = 0;  // the position that comes next
     std::int64_t position = kNoPosition;  // that the latest request had
-    std::int64_t num_followed = 0;         // requests since the latest disagreement
-    bool leapt = false;                    // further ahead than the best guess
+    std::int32_t score = 0;               // 0: the best
   };
-  static constexpr std::size_t kMaxGuesses = 12;  // one half of them those that leapt
-  static constexpr std::size_t kMaxNext = 4 * kMaxGuesses;
-  static constexpr std::int32_t kForetoldDynamic = 2;
-  static constexpr std::int32_t kSurprise = 0;   // a dynamic request of any size
-  static constexpr std::int32_t kUnlikely = -1;  // the same, of a size that others have
-  static constexpr std::int32_t kReplaced = -4;
-  static constexpr std::int32_t kExtra = -3;
-  static constexpr std::int32_t kLeap = -6;
-  static constexpr std::int64_t kPassedPerPoint = 3;  // positions that a leap passes over for each point
-  static constexpr std::int32_t kWorstLeap = 120;
-  static constexpr std::int32_t kTooBad = -128;
+  struct Request {
+    Bytes size;
+    bool is_firm;  // the size of some position that is not dynamic
+    bool is_rare;
+  };
+  static constexpr std::size_t kMaxStates = 256;
+  static constexpr std::size_t kMaxLeaps = 24;
+  static constexpr std::int64_t kReachAhead = 1024;
+  static constexpr std::int64_t kReachBack = 64;
+  // In bits.
+  static constexpr std::int32_t kNone = -(1 << 20);
+  static constexpr std::int32_t kTooBad = -48;
+  static constexpr std::int32_t kExtra = 3;
+  static constexpr std::int32_t kFirmLeftOut = 2;
+  static constexpr std::int32_t kDynamicLeftOut = 1;
+  static constexpr std::int32_t kLeap = 12;
+  static constexpr std::int64_t kPassedPerBit = 4;
+  static constexpr std::int32_t kFirmMissed = 2;  // a request of a size that others have, without a place that foretells it
+  static constexpr std::int32_t kRareMissed = 6;
+  static constexpr std::int32_t kOtherSize = 4;  // a dynamic request of another size than its variable foretells
   static constexpr std::int64_t kInStep = 8;
-  static constexpr std::int64_t kReach = 512;
-  static constexpr std::int64_t kPairReach = 4096;
 
-  std::int32_t weight_at(std::int64_t position) const noexcept {
-    return script_->is_dynamic(position) ? kForetoldDynamic : script_->weight(position);
+  static std::int32_t missed_cost(const Request& request) noexcept {
+    return request.is_rare ? kRareMissed : request.is_firm ? kFirmMissed : 0;
   }
+  static std::int32_t extra_cost(const Request& request) noexcept { return kExtra + missed_cost(request); }
   bool foretells(std::int64_t position, Bytes size) const noexcept {
     return position < script_->length() && expected_[position] == size;
   }
-  // A dynamic request may have any size. One that tells a variable of the batch may have a size that others have only
-  // where all went well before: to mistake it costs all that follow the variable.
-  bool is_open(const Guess& guess, bool is_firm_size) const noexcept {
-    if (guess.cursor >= script_->length()) return false;
-    if (script_->is_dynamic(guess.cursor)) return true;
-    return expected_[guess.cursor] == kAnySize && (!is_firm_size || guess.num_followed >= std::min(kInStep, guess.cursor));
+  // What speaks for the request to be the one at this position; kNone where it cannot be.
+  template <typename MayBe>
+  std::int32_t gain_at(std::int64_t position, const Request& request, MayBe may_be) const noexcept {
+    const Bytes expected = expected_[position];
+    if (expected == request.size) return script_->gain(position);
+    if (script_->is_dynamic(position)) {
+      if (!may_be(position)) return kNone;
+      return -missed_cost(request) - (expected >= 0 ? kOtherSize : 0);
+    }
+    // To mistake the request that tells a variable of the batch costs all that follow it.
+    if (expected != kAnySize || !may_be(position)) return kNone;
+    return request.is_firm && num_followed_ < std::min(kInStep, position) ? kNone : -missed_cost(request);
   }
-  void add(const Guess& guess) noexcept;
-  void add_leaps(const Guess& guess, Bytes size) noexcept;
-  void add_leap(const Guess& guess, std::int64_t position) noexcept;
+  void add(std::int64_t cursor, std::int32_t score, std::int64_t position) noexcept;
+  void add_leaps(const Request& request) noexcept;
+  void add_leap(std::int64_t position, std::int64_t distance) noexcept;
   std::int64_t choose() noexcept;
+  std::int64_t likely_position(Bytes size) const noexcept;
 
   const DynamicSequence* script_ = nullptr;
   const Bytes* expected_ = nullptr;
   SizeSet firm_sizes_;
-  std::array<Guess, kMaxGuesses> guesses_{};  // best first
-  std::size_t num_guesses_ = 0;
-  std::size_t num_lost_ = 0;
-  std::array<Guess, kMaxNext> next_{};
+  SizeSet rare_sizes_;  // some of firm_sizes_
+  std::array<State, kMaxStates> states_{};  // by cursor
+  std::array<State, kMaxStates> next_{};
+  std::size_t num_states_ = 1;
   std::size_t num_next_ = 0;
-  std::array<Bytes, Sequence::kGramLength> recent_{};  // the last sizes asked for, newest last
+  std::size_t best_ = 0;
+  std::size_t num_lost_ = 0;
+  std::int64_t num_followed_ = 0;  // requests in a row that the best state foretold
 };
 
 }  // namespace stalloc

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/size_kinds.h"
+
 namespace stalloc {
 namespace {
 
@@ -42,7 +44,7 @@ class RoomSizer {
   RoomSizer(const std::vector<StepSample>& samples, Period& period)
       : samples_(samples), period_(period), num_ticks_(static_cast<std::size_t>(period.num_ticks)) {
     find_scales();
-    for (const StepSample& sample : samples_) values_.push_back(values_of(sample));
+    for (const StepSample& sample : samples_) values_.push_back(values_of(period_, sample));
   }
 
   void size_role(RoleIndex role) {
@@ -64,22 +66,12 @@ class RoomSizer {
  private:
   // The latest variable of the batch that was told before each tick.
   void find_scales() {
-    std::vector<bool> is_batch(period_.variable_bytes.size(), false);
-    for (const PeriodBlock& block : period_.blocks)
-      if (block.planned && block.model.variable != kNoVariable) is_batch[static_cast<std::size_t>(block.model.variable)] = true;
+    const std::vector<bool> is_batch = batch_variables(period_);
     std::int32_t scale = kNoVariable;
     for (const PeriodBlock& block : period_.blocks) {
       if (block.model.defines && is_batch[static_cast<std::size_t>(block.model.variable)]) scale = block.model.variable;
       scales_.push_back(scale);
     }
-  }
-
-  std::vector<Bytes> values_of(const StepSample& sample) const {
-    std::vector<Bytes> values(period_.variable_bytes.size(), 0);
-    for (std::size_t tick = 0; tick < num_ticks_; ++tick)
-      if (const SizeModel& model = period_.blocks[tick].model; model.defines)
-        if (const Block* block = sample.at(tick)) values[static_cast<std::size_t>(model.variable)] = block->requested;
-    return values;
   }
 
   // What the request would be at the largest batch met.
@@ -161,6 +153,14 @@ class RoomSizer {
 };
 
 }  // namespace
+
+std::vector<Bytes> values_of(const Period& period, const StepSample& sample) {
+  std::vector<Bytes> values(period.variable_bytes.size(), 0);
+  for (const PeriodBlock& asked : period.blocks)
+    if (asked.model.defines)
+      if (const Block* block = sample.at(static_cast<std::size_t>(asked.birth))) values[static_cast<std::size_t>(asked.model.variable)] = block->requested;
+  return values;
+}
 
 void size_dynamic_rooms(const std::vector<StepSample>& samples, RoleIndex num_roles, Period& period) {
   period.rooms.clear();

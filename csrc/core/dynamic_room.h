@@ -19,6 +19,9 @@ struct StepSample {
   const Block* at(std::size_t tick) const noexcept { return allocation[tick] < 0 ? nullptr : blocks + allocation[tick]; }
 };
 
+// What the period's variables are worth in the step; 0 where it made no request that tells.
+std::vector<Bytes> values_of(const Period& period, const StepSample& sample);
+
 // Sets the period's rooms, as multiples of the batch's variable where there is one: at each tick what the worst of the
 // steps asked for there, and as much more as the steps' spread lets expect. Rooms are few, long and nested, not one a
 // request, so that what comes in another order or stays a little longer finds room too.

@@ -213,18 +213,27 @@ Period blank_period(const Lifetimes& lifetimes, std::int64_t base_step) {
 Period fit_steps(const Lifetimes& lifetimes, RoleIndex num_roles) {
   const std::vector<std::int64_t> last = last_steps(lifetimes);
   const std::vector<TicksByRole> alike = steps_of_one_shape(lifetimes, num_roles);
-  if (alike.size() < 2) {
-    Period period = blank_period(lifetimes, most_typical_step(lifetimes, last, num_roles));
-    period.varies = fit_varying_steps(lifetimes, last, num_roles, period);
-    if (period.varies) return period;
-  }
   Period period = blank_period(lifetimes, lifetimes.num_steps - 2);
-  if (alike.size() >= 2) fit_same_shape(lifetimes, alike, period);
-  else match_two_steps(lifetimes, num_roles, period);
+  if (alike.size() >= 2) {
+    fit_same_shape(lifetimes, alike, period);
+    if (alike.size() >= last.size() || !is_routed(period)) return period;
+  }
+  Period varying = blank_period(lifetimes, most_typical_step(lifetimes, last, num_roles));
+  varying.varies = fit_varying_steps(lifetimes, last, num_roles, varying);
+  if (varying.varies) return varying;
+  if (alike.size() < 2) match_two_steps(lifetimes, num_roles, period);
   return period;
 }
 
 }  // namespace
+
+bool is_routed(const Period& period) {
+  constexpr std::size_t kFew = 8;
+  const auto odd = std::count_if(period.blocks.begin(), period.blocks.end(), [](const PeriodBlock& block) {
+    return block.model.defines || block.size == kUnknownSize;
+  });
+  return static_cast<std::size_t>(odd) > std::max(kFew, period.blocks.size() / 64);
+}
 
 Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
   if (lifetimes.num_steps < 2)

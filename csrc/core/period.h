@@ -51,6 +51,9 @@ struct Period {
 // that the others differ from least gives the sequence. Throws Error with fewer than two steps.
 Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles);
 
+// Whether too many of its sizes follow nothing that came before: steps that are routed are of one length by chance.
+bool is_routed(const Period& period);
+
 // For each allocation of a recorded step, the tick of the period whose request it repeats, or -1. What comes before
 // the period's first request (construction, in the first step) stays at -1.
 std::vector<Tick> align_step(const Lifetimes& lifetimes, std::int64_t step, const Period& period, RoleIndex num_roles);

@@ -209,7 +209,9 @@ class SlotBuilder {
 
 Plan build_plan(const Trace& trace, const PlannerOptions& options, bool shares_spaces) {
   const Lifetimes lifetimes = lifetimes_of(trace);
-  const std::int64_t cycle = steps_a_cycle(lifetimes, trace.num_roles);
+  std::int64_t cycle = steps_a_cycle(lifetimes, trace.num_roles);
+  // Loops over experts make steps of two lengths in turn by chance.
+  if (cycle > 1 && is_routed(find_period(in_cycles(lifetimes, cycle), trace.num_roles))) cycle = 1;
   Plan plan = SlotBuilder(in_cycles(lifetimes, cycle), trace.num_roles).build();
   cut_tables(plan, lifetimes, cycle);
   plan.role_space = make_role_spaces(plan.num_roles, shares_spaces);

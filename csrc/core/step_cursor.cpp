@@ -63,7 +63,7 @@ StepScript::StepScript(const std::vector<Request>& requests, RoleIndex num_roles
   }
   for (auto& role_sizes : sizes) sequences_.emplace_back(std::move(role_sizes));
   for (std::size_t role = 0; role < sequences_.size(); ++role)
-    dynamic_sequences_.push_back(is_dynamic[role] ? DynamicSequence(&sequences_[role], positions_[role]) : DynamicSequence());
+    dynamic_sequences_.push_back(is_dynamic[role] ? DynamicSequence(positions_[role]) : DynamicSequence());
 }
 
 void StepCursor::make_room(const StepScript& script) {
@@ -160,6 +160,7 @@ std::int64_t StepCursor::find_back(std::size_t role, Bytes requested) noexcept {
     std::int32_t variable = kNoVariable;
     Bytes value = 0;
     if (!fits_at(role, first, &variable, &value)) continue;
+    if (num_confirmed_[static_cast<std::size_t>(variable)] >= kConfirmed) continue;  // the guesses will find the place
     define(variable, value);
     matcher.go_to(first + static_cast<std::int64_t>(kRecent));
     return first + static_cast<std::int64_t>(kRecent) - 1;
@@ -209,7 +210,7 @@ void StepCursor::define(std::int32_t variable, Bytes value) noexcept {
     const auto role = static_cast<std::size_t>(dependent.role);
     const Bytes size = dependent.model.bytes_at(value);
     expected_[role][static_cast<std::size_t>(dependent.position)] = size;
-    if (!dependent.dynamic && script_->dynamic_sequences_[role].length() > 0) dynamic_matchers_[role].note_firm_size(size);
+    if (!dependent.dynamic && script_->dynamic_sequences_[role].length() > 0) dynamic_matchers_[role].note_firm_size(dependent.position, size);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "core/varying_period.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "core/dynamic_room.h"
 #include "core/sequence.h"
@@ -12,20 +14,52 @@ namespace stalloc {
 namespace {
 
 constexpr double kMinInCommon = 0.5;  // of the base step's requests, for a step to count
-// A variable of the whole batch has many followers; what only the few requests of one expert or one layer follow is a
-// part of the routing.
-constexpr std::size_t kRoutingShare = 6;
+// A variable of the whole batch has many followers in every step; what only the few requests of one expert or one layer
+// follow is a part of the routing.
+constexpr std::size_t kRoutingShare = 3;
 constexpr std::size_t kMinAffinePoints = 4;  // what a routing decides soon lies on a line through three by chance
+
+// The base step, paired with itself.
+std::vector<Tick> own_ticks(const Period& period) {
+  std::vector<Tick> ticks(static_cast<std::size_t>(period.num_ticks));
+  std::iota(ticks.begin(), ticks.end(), Tick{0});
+  return ticks;
+}
 
 class VaryingSteps {
  public:
   VaryingSteps(const Lifetimes& lifetimes, const std::vector<std::int64_t>& steps, RoleIndex num_roles, Period& period)
       : lifetimes_(lifetimes), num_roles_(num_roles), period_(period) {
-    for (const std::int64_t step : steps) add_sample(step);
+    for (const std::int64_t step : steps) add_sample(step, pair_steps(lifetimes_, step, period_.base_step, num_roles_));
   }
 
   bool fit() {
     if (samples_.size() < 2) return false;
+    fit_samples();
+    pair_by_kinds();
+    if (samples_.size() < 2) return false;
+    fit_samples();
+    size_dynamic_rooms(samples_, num_roles_, period_);
+    return true;
+  }
+
+ private:
+  // How long blocks live pairs most requests. From these it is known what every step asks for, whatever its batch, and that
+  // pairs the rest.
+  void pair_by_kinds() {
+    std::vector<StepSample> samples;
+    std::swap(samples, samples_);
+    const auto kinds_in = [&](std::int64_t step, const std::vector<Tick>& pairs) {
+      return SizeKinds(period_, find_values(lifetimes_, lifetimes_.begin_of(step), period_, pairs));
+    };
+    const SizeKinds base_kinds = kinds_in(period_.base_step, own_ticks(period_));
+    for (const StepSample& sample : samples)
+      add_sample(sample.step, pair_steps(lifetimes_, sample.step, period_.base_step, num_roles_,
+                                         kinds_in(sample.step, sample.period_tick), base_kinds, sample.period_tick));
+  }
+
+  void fit_samples() {
+    for (PeriodBlock& block : period_.blocks) block.death = 0;
     const SizeModels fitted = fit_sizes(requested_sizes(), kMinAffinePoints);
     period_.variable_bytes = fitted.variable_bytes;
     const std::vector<bool> is_routing = routing_variables(fitted);
@@ -33,17 +67,14 @@ class VaryingSteps {
     for (std::size_t tick = 0; tick < period_.blocks.size(); ++tick) {
       const std::int32_t variable = fitted.models[tick].variable;
       const bool follows_routing = variable != kNoVariable && is_routing[static_cast<std::size_t>(variable)];
-      classify(period_.blocks[tick], fitted, follows_routing, num_seen(tick));
+      classify(period_.blocks[tick], fitted, !follows_routing && is_in_every_step(tick));
     }
-    size_dynamic_rooms(samples_, num_roles_, period_);
-    return true;
   }
 
- private:
-  void add_sample(std::int64_t step) {
+  void add_sample(std::int64_t step, std::vector<Tick> period_tick) {
     StepSample sample;
     sample.step = step;
-    sample.period_tick = pair_steps(lifetimes_, step, period_.base_step, num_roles_);
+    sample.period_tick = std::move(period_tick);
     const auto paired = std::count_if(sample.period_tick.begin(), sample.period_tick.end(), [](Tick tick) { return tick >= 0; });
     if (static_cast<double>(paired) < kMinInCommon * static_cast<double>(period_.num_ticks)) return;
     sample.blocks = &lifetimes_.blocks[lifetimes_.begin_of(step)];
@@ -65,16 +96,15 @@ class VaryingSteps {
     return sizes;
   }
 
-  std::size_t num_seen(std::size_t tick) const {
-    return static_cast<std::size_t>(std::count_if(samples_.begin(), samples_.end(), [tick](const StepSample& sample) {
-      return sample.at(tick) != nullptr;
-    }));
+  bool is_in_every_step(std::size_t tick) const {
+    return std::all_of(samples_.begin(), samples_.end(), [tick](const StepSample& sample) { return sample.at(tick) != nullptr; });
   }
 
-  static std::vector<bool> routing_variables(const SizeModels& fitted) {
+  std::vector<bool> routing_variables(const SizeModels& fitted) const {
     std::vector<std::size_t> followers(fitted.variable_bytes.size(), 0);
-    for (const SizeModel& model : fitted.models)
-      if (model.variable != kNoVariable) ++followers[static_cast<std::size_t>(model.variable)];
+    for (std::size_t tick = 0; tick < fitted.models.size(); ++tick)
+      if (const std::int32_t variable = fitted.models[tick].variable; variable != kNoVariable && is_in_every_step(tick))
+        ++followers[static_cast<std::size_t>(variable)];
     const std::size_t most = followers.empty() ? 0 : *std::max_element(followers.begin(), followers.end());
     std::vector<bool> is_routing;
     for (const std::size_t count : followers) is_routing.push_back(count * kRoutingShare < most);
@@ -112,7 +142,7 @@ class VaryingSteps {
     return period_.num_ticks + samples_[s + 1].next_tick[static_cast<std::size_t>(block.death - end)];
   }
 
-  void classify(PeriodBlock& block, const SizeModels& fitted, bool follows_routing, std::size_t seen) const {
+  void classify(PeriodBlock& block, const SizeModels& fitted, bool is_static) const {
     const auto tick = static_cast<std::size_t>(block.birth);
     block.model = fitted.models[tick];
     const std::int32_t variable = block.model.variable;
@@ -120,7 +150,7 @@ class VaryingSteps {
     if (variable != kNoVariable)
       block.size = std::max(block.size, block.model.bytes_at(period_.variable_bytes[static_cast<std::size_t>(variable)]));
     const bool lasts = block.death <= block.birth;
-    block.planned = fitted.is_known[tick] && !follows_routing && !lasts && seen >= 2;
+    block.planned = fitted.is_known[tick] && is_static && !lasts;
     block.dynamic = !block.planned && !lasts;
     if (!fitted.is_known[tick]) block.size = kUnknownSize;
   }
@@ -147,8 +177,12 @@ bool fit_varying_steps(const Lifetimes& lifetimes, const std::vector<std::int64_
 
 std::vector<Tick> align_varying_step(const Lifetimes& lifetimes, std::int64_t step, const Period& period,
                                      RoleIndex num_roles) {
-  std::vector<Tick> aligned = pair_steps(lifetimes, step, period.base_step, num_roles);
-  const std::vector<Bytes> values = find_values(lifetimes, lifetimes.begin_of(step), period, aligned);
+  const auto values_in = [&](const std::vector<Tick>& pairs) { return find_values(lifetimes, lifetimes.begin_of(step), period, pairs); };
+  std::vector<Tick> by_lives = pair_steps(lifetimes, step, period.base_step, num_roles);
+  const SizeKinds kinds(period, values_in(by_lives));
+  const SizeKinds base_kinds(period, find_values(lifetimes, lifetimes.begin_of(period.base_step), period, own_ticks(period)));
+  std::vector<Tick> aligned = pair_steps(lifetimes, step, period.base_step, num_roles, kinds, base_kinds, std::move(by_lives));
+  const std::vector<Bytes> values = values_in(aligned);
   for (std::size_t i = 0; i < aligned.size(); ++i) {
     if (aligned[i] < 0) continue;
     const PeriodBlock& repeats = period.blocks[static_cast<std::size_t>(aligned[i])];
