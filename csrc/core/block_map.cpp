@@ -9,10 +9,6 @@ namespace {
 constexpr Bytes kMaxBytes = Bytes{1} << 41;  // keeps granules in 32 bits
 constexpr int kListScan = 16;                // blocks of one class looked at for the best fit
 
-std::uint32_t floor_log2(std::uint32_t value) noexcept {
-  return 31u - static_cast<std::uint32_t>(__builtin_clz(value));
-}
-
 std::uint32_t highest_bit(std::uint64_t word) noexcept {
   return 63u - static_cast<std::uint32_t>(__builtin_clzll(word));
 }
@@ -26,27 +22,27 @@ BlockMap::BlockMap(Bytes size, std::size_t max_blocks) {
   num_granules_ = static_cast<std::uint32_t>(size / kAlignment);
   max_blocks = std::max<std::size_t>(max_blocks, 8);
   blocks_.resize(max_blocks);
-  spare_.reserve(max_blocks);
-  for (std::size_t i = max_blocks; i-- > 0;) spare_.push_back(static_cast<BlockIndex>(i));
+  for (std::size_t i = max_blocks; i-- > 0;) add_spare(static_cast<BlockIndex>(i));
   std::uint32_t bits = 4;
   while ((std::size_t{1} << bits) < 2 * max_blocks) ++bits;
-  buckets_.assign(std::size_t{1} << bits, kNoBlock);
+  buckets_.resize(std::size_t{1} << bits);
   bucket_shift_ = 64 - bits;
-  std::size_t words = (std::size_t{num_granules_} + 63) / 64;
-  start_levels_.emplace_back(words, 0);
-  while (words > 1) {
+  bucket_mask_ = buckets_.size() - 1;
+  std::size_t words = num_granules_;
+  do {
     words = (words + 63) / 64;
-    start_levels_.emplace_back(words, 0);
-  }
+    level_begin_[num_levels_++] = starts_.size();
+    starts_.resize(starts_.size() + words, 0);
+  } while (words > 1);
   class_heads_.fill(kNoBlock);
-  list_insert(new_block(0, num_granules_));
+  list_insert(insert_after(kNoBlock, 0, num_granules_));
 }
 
 BlockMap::BlockIndex BlockMap::take_at(Bytes offset, Bytes size) noexcept {
   if (offset < 0 || size <= 0 || offset > this->size() - size) return kNoBlock;
   const auto start = static_cast<std::uint32_t>(offset / kAlignment);
   const auto length = static_cast<std::uint32_t>(size / kAlignment);
-  const BlockIndex index = hash_find(last_start_at_or_before(start));
+  const BlockIndex index = block_at(start);
   const Block& found = blocks_[index];
   if (found.used || found.start + found.length < start + length) return kNoBlock;
   return carve(index, start, length);
@@ -58,100 +54,118 @@ BlockMap::BlockIndex BlockMap::take_best_fit(Bytes size) noexcept {
   const std::size_t size_class = class_of(length);
   BlockIndex best = search_class(size_class, length);
   if (best == kNoBlock) {
-    std::size_t word = (size_class + 1) / 64;
-    if (word >= nonempty_.size()) return kNoBlock;
-    std::uint64_t bits = nonempty_[word] & (~std::uint64_t{0} << ((size_class + 1) % 64));
-    while (bits == 0) {
-      if (++word == nonempty_.size()) return kNoBlock;
-      bits = nonempty_[word];
-    }
-    best = search_class(word * 64 + static_cast<std::size_t>(__builtin_ctzll(bits)), length);
+    const std::size_t next = next_class(size_class + 1);
+    if (next == kNumClasses) return kNoBlock;
+    best = search_class(next, length);
   }
   return best == kNoBlock ? kNoBlock : carve(best, blocks_[best].start, length);
 }
 
+BlockMap::BlockIndex BlockMap::take_from(BlockIndex free_block, Bytes offset, Bytes size) noexcept {
+  return carve(free_block, static_cast<std::uint32_t>(offset / kAlignment), static_cast<std::uint32_t>(size / kAlignment));
+}
+
 void BlockMap::release(BlockIndex index) noexcept {
-  Block& block = blocks_[index];
-  block.used = false;
-  used_granules_ -= block.length;
-  --num_used_;
-  if (block.next != kNoBlock && !blocks_[block.next].used) {
-    list_remove(block.next);
-    absorb_next(index);
-  }
+  Block* const blocks = blocks_.data();
+  Block& block = blocks[index];
+  std::uint32_t length = block.length;
+  set_used(index, false);
   const BlockIndex previous = block.previous;
-  if (previous != kNoBlock && !blocks_[previous].used) {
-    list_remove(previous);
-    absorb_next(previous);
-    index = previous;
+  const BlockIndex next = block.next;
+  const bool joins_next = next != kNoBlock && !blocks[next].used;
+  if (joins_next) length += blocks[next].length;
+  if (previous != kNoBlock && !blocks[previous].used) {
+    if (joins_next) {
+      list_remove(next);
+      drop_after(index);
+    }
+    drop_after(previous);
+    resize_free(previous, blocks[previous].length + length);
+  } else if (joins_next) {
+    block.length = length;
+    list_replace(next, index);
+    drop_after(index);
+  } else {
+    list_insert(index);
   }
-  list_insert(index);
 }
 
 // Cuts [start, start + length) out of a free block and marks it used. Needs up to two spare blocks.
 BlockMap::BlockIndex BlockMap::carve(BlockIndex index, std::uint32_t start, std::uint32_t length) noexcept {
   if (!has_spare_blocks()) return kNoBlock;
-  list_remove(index);
-  if (blocks_[index].start < start) {
-    const std::uint32_t head = start - blocks_[index].start;
-    const BlockIndex rest = new_block(start, blocks_[index].length - head);
-    Block& front = blocks_[index];
-    front.length = head;
-    blocks_[rest].previous = index;
-    blocks_[rest].next = front.next;
-    if (front.next != kNoBlock) blocks_[front.next].previous = rest;
-    front.next = rest;
-    list_insert(index);
-    index = rest;
+  Block* const blocks = blocks_.data();
+  const std::uint32_t head = start - blocks[index].start;
+  const std::uint32_t rest = blocks[index].length - head - length;
+  BlockIndex taken = index;
+  if (head > 0) {
+    taken = insert_after(index, start, length);
+    resize_free(index, head);
+    if (rest > 0) list_insert(insert_after(taken, start + length, rest));
+  } else if (rest > 0) {
+    blocks[index].length = length;
+    list_replace(index, insert_after(index, start + length, rest));
+  } else {
+    list_remove(index);
   }
-  if (blocks_[index].length > length) {
-    const BlockIndex tail = new_block(start + length, blocks_[index].length - length);
-    Block& front = blocks_[index];
-    front.length = length;
-    blocks_[tail].previous = index;
-    blocks_[tail].next = front.next;
-    if (front.next != kNoBlock) blocks_[front.next].previous = tail;
-    front.next = tail;
-    list_insert(tail);
-  }
-  blocks_[index].used = true;
-  used_granules_ += length;
-  ++num_used_;
-  return index;
+  set_used(taken, true);
+  return taken;
 }
 
-void BlockMap::absorb_next(BlockIndex index) noexcept {
+void BlockMap::set_used(BlockIndex index, bool used) noexcept {
   Block& block = blocks_[index];
-  const BlockIndex gone = block.next;
-  block.length += blocks_[gone].length;
-  block.next = blocks_[gone].next;
-  if (block.next != kNoBlock) blocks_[block.next].previous = index;
-  drop_block(gone);
+  const std::uint32_t start = block.start;
+  block.used = used;
+  if (used) {
+    used_granules_ += block.length;
+    ++num_used_;
+    set_start(start);
+    hash_insert(start, index);
+  } else {
+    used_granules_ -= block.length;
+    --num_used_;
+    clear_start(start);
+    hash_erase(start);
+  }
 }
 
-BlockMap::BlockIndex BlockMap::new_block(std::uint32_t start, std::uint32_t length) noexcept {
-  const BlockIndex index = spare_.back();
-  spare_.pop_back();
-  blocks_[index] = Block{};
-  blocks_[index].start = start;
-  blocks_[index].length = length;
-  set_start(start);
-  hash_insert(start, index);
+// A new block, neither used nor in a list. `before`, if any, is not shortened.
+BlockMap::BlockIndex BlockMap::insert_after(BlockIndex before, std::uint32_t start, std::uint32_t length) noexcept {
+  Block* const blocks = blocks_.data();
+  const BlockIndex index = spare_head_;
+  Block& block = blocks[index];
+  spare_head_ = block.next;
+  --num_spare_;
+  const BlockIndex next = before == kNoBlock ? kNoBlock : blocks[before].next;
+  block.start = start;
+  block.length = length;
+  block.previous = before;
+  block.next = next;
+  block.used = false;
+  if (before != kNoBlock) blocks[before].next = index;
+  if (next != kNoBlock) blocks[next].previous = index;
   return index;
 }
 
-void BlockMap::drop_block(BlockIndex index) noexcept {
-  clear_start(blocks_[index].start);
-  hash_erase(blocks_[index].start);
-  spare_.push_back(index);
+// Forgets the block behind `before`, which is in no list.
+void BlockMap::drop_after(BlockIndex before) noexcept {
+  Block* const blocks = blocks_.data();
+  const BlockIndex index = blocks[before].next;
+  const BlockIndex next = blocks[index].next;
+  blocks[before].next = next;
+  if (next != kNoBlock) blocks[next].previous = before;
+  add_spare(index);
+}
+
+void BlockMap::add_spare(BlockIndex index) noexcept {
+  blocks_[index].next = spare_head_;
+  spare_head_ = index;
+  ++num_spare_;
 }
 
 BlockMap::BlockIndex BlockMap::find(Bytes offset) const noexcept {
   if (offset < 0 || offset >= size()) return kNoBlock;
-  return hash_find(last_start_at_or_before(static_cast<std::uint32_t>(offset / kAlignment)));
+  return block_at(static_cast<std::uint32_t>(offset / kAlignment));
 }
-
-BlockMap::BlockIndex BlockMap::first() const noexcept { return hash_find(0); }
 
 Bytes BlockMap::largest_free_bytes() const noexcept {
   for (std::size_t word = nonempty_.size(); word-- > 0;) {
@@ -167,13 +181,6 @@ Bytes BlockMap::largest_free_bytes() const noexcept {
 
 // --- free lists ---
 
-std::size_t BlockMap::class_of(std::uint32_t length) noexcept {
-  const std::uint32_t power = floor_log2(length);
-  if (power < kSubClassBits) return length;
-  const std::uint32_t sub = (length >> (power - kSubClassBits)) - (1u << kSubClassBits);
-  return (std::size_t{power} - kSubClassBits + 1) * (std::size_t{1} << kSubClassBits) + sub;
-}
-
 BlockMap::BlockIndex BlockMap::search_class(std::size_t size_class, std::uint32_t length) const noexcept {
   BlockIndex best = kNoBlock;
   int looked_at = 0;
@@ -186,96 +193,129 @@ BlockMap::BlockIndex BlockMap::search_class(std::size_t size_class, std::uint32_
 }
 
 void BlockMap::list_insert(BlockIndex index) noexcept {
-  const std::size_t size_class = class_of(blocks_[index].length);
+  Block* const blocks = blocks_.data();
+  const std::size_t size_class = class_of(blocks[index].length);
   const BlockIndex head = class_heads_[size_class];
-  blocks_[index].list_previous = kNoBlock;
-  blocks_[index].list_next = head;
-  if (head != kNoBlock) blocks_[head].list_previous = index;
+  blocks[index].size_class = static_cast<std::uint16_t>(size_class);
+  blocks[index].list_previous = kNoBlock;
+  blocks[index].list_next = head;
+  if (head != kNoBlock) blocks[head].list_previous = index;
+  else nonempty_[size_class / 64] |= std::uint64_t{1} << (size_class % 64);
   class_heads_[size_class] = index;
-  nonempty_[size_class / 64] |= std::uint64_t{1} << (size_class % 64);
 }
 
 void BlockMap::list_remove(BlockIndex index) noexcept {
-  const Block& block = blocks_[index];
-  if (block.list_next != kNoBlock) blocks_[block.list_next].list_previous = block.list_previous;
-  if (block.list_previous != kNoBlock) {
-    blocks_[block.list_previous].list_next = block.list_next;
+  Block* const blocks = blocks_.data();
+  const std::size_t size_class = blocks[index].size_class;
+  const BlockIndex previous = blocks[index].list_previous;
+  const BlockIndex next = blocks[index].list_next;
+  if (next != kNoBlock) blocks[next].list_previous = previous;
+  if (previous != kNoBlock) {
+    blocks[previous].list_next = next;
     return;
   }
-  const std::size_t size_class = class_of(block.length);
-  class_heads_[size_class] = block.list_next;
-  if (block.list_next == kNoBlock) nonempty_[size_class / 64] &= ~(std::uint64_t{1} << (size_class % 64));
+  class_heads_[size_class] = next;
+  if (next == kNoBlock) nonempty_[size_class / 64] &= ~(std::uint64_t{1} << (size_class % 64));
+}
+
+// `index`, in no list, comes in the place of `old`.
+void BlockMap::list_replace(BlockIndex old, BlockIndex index) noexcept {
+  Block* const blocks = blocks_.data();
+  const std::uint16_t size_class = blocks[old].size_class;
+  if (class_of(blocks[index].length) != size_class) {
+    list_remove(old);
+    list_insert(index);
+    return;
+  }
+  const BlockIndex previous = blocks[old].list_previous;
+  const BlockIndex next = blocks[old].list_next;
+  blocks[index].size_class = size_class;
+  blocks[index].list_previous = previous;
+  blocks[index].list_next = next;
+  if (next != kNoBlock) blocks[next].list_previous = index;
+  if (previous != kNoBlock) blocks[previous].list_next = index;
+  else class_heads_[size_class] = index;
+}
+
+void BlockMap::resize_free(BlockIndex index, std::uint32_t length) noexcept {
+  blocks_[index].length = length;
+  if (class_of(length) == blocks_[index].size_class) return;
+  list_remove(index);
+  list_insert(index);
 }
 
 // --- block starts ---
 
 void BlockMap::set_start(std::uint32_t granule) noexcept {
+  std::uint64_t* const words = starts_.data();
   std::size_t at = granule;
-  for (auto& level : start_levels_) {
-    std::uint64_t& word = level[at / 64];
-    const bool was_empty = word == 0;
-    word |= std::uint64_t{1} << (at % 64);
-    if (!was_empty) return;
+  for (std::size_t level = 0; level < num_levels_; ++level) {
+    std::uint64_t& word = words[level_begin_[level] + at / 64];
+    const std::uint64_t before = word;
+    word = before | (std::uint64_t{1} << (at % 64));
+    if (before != 0) return;
     at /= 64;
   }
 }
 
 void BlockMap::clear_start(std::uint32_t granule) noexcept {
+  std::uint64_t* const words = starts_.data();
   std::size_t at = granule;
-  for (auto& level : start_levels_) {
-    std::uint64_t& word = level[at / 64];
-    word &= ~(std::uint64_t{1} << (at % 64));
-    if (word != 0) return;
+  for (std::size_t level = 0; level < num_levels_; ++level) {
+    std::uint64_t& word = words[level_begin_[level] + at / 64];
+    const std::uint64_t after = word & ~(std::uint64_t{1} << (at % 64));
+    word = after;
+    if (after != 0) return;
     at /= 64;
   }
 }
 
-// A block starts at granule 0, so there always is one.
-std::uint32_t BlockMap::last_start_at_or_before(std::uint32_t granule) const noexcept {
+// The used block that begins last at or before the granule holds it, or the free block behind that one does.
+BlockMap::BlockIndex BlockMap::block_at(std::uint32_t granule) const noexcept {
+  const std::uint64_t* const words = starts_.data();
   std::size_t at = granule;
   std::size_t level = 0;
-  std::uint64_t word = start_levels_[0][at / 64] & (~std::uint64_t{0} >> (63 - at % 64));
+  std::uint64_t word = words[at / 64] & (~std::uint64_t{0} >> (63 - at % 64));
   while (word == 0) {
     at /= 64;
-    ++level;
-    word = start_levels_[level][at / 64] & ((std::uint64_t{1} << (at % 64)) - 1);
+    if (++level == num_levels_) return first();
+    word = words[level_begin_[level] + at / 64] & ((std::uint64_t{1} << (at % 64)) - 1);
   }
   at = (at / 64) * 64 + highest_bit(word);
-  while (level-- > 0) at = at * 64 + highest_bit(start_levels_[level][at]);
-  return static_cast<std::uint32_t>(at);
+  while (level-- > 0) at = at * 64 + highest_bit(words[level_begin_[level] + at]);
+  const BlockIndex index = hash_find(static_cast<std::uint32_t>(at));
+  const Block& block = blocks_[index];
+  return granule - block.start < block.length ? index : block.next;
 }
 
 // --- hash from start to block: linear probing, erased by shifting back ---
 
-std::size_t BlockMap::bucket_of(std::uint32_t start) const noexcept {
-  return static_cast<std::size_t>((std::uint64_t{start} * 0x9e3779b97f4a7c15ULL) >> bucket_shift_);
-}
-
 void BlockMap::hash_insert(std::uint32_t start, BlockIndex index) noexcept {
-  const std::size_t mask = buckets_.size() - 1;
+  Bucket* const buckets = buckets_.data();
   std::size_t bucket = bucket_of(start);
-  while (buckets_[bucket] != kNoBlock) bucket = (bucket + 1) & mask;
-  buckets_[bucket] = index;
+  while (buckets[bucket].index != kNoBlock) bucket = (bucket + 1) & bucket_mask_;
+  buckets[bucket] = {start, index};
 }
 
 BlockMap::BlockIndex BlockMap::hash_find(std::uint32_t start) const noexcept {
-  const std::size_t mask = buckets_.size() - 1;
+  const Bucket* const buckets = buckets_.data();
   std::size_t bucket = bucket_of(start);
-  while (buckets_[bucket] != kNoBlock && blocks_[buckets_[bucket]].start != start) bucket = (bucket + 1) & mask;
-  return buckets_[bucket];
+  while (buckets[bucket].index != kNoBlock && buckets[bucket].start != start) bucket = (bucket + 1) & bucket_mask_;
+  return buckets[bucket].index;
 }
 
 void BlockMap::hash_erase(std::uint32_t start) noexcept {
-  const std::size_t mask = buckets_.size() - 1;
+  Bucket* const buckets = buckets_.data();
+  const std::size_t mask = bucket_mask_;
   std::size_t hole = bucket_of(start);
-  while (blocks_[buckets_[hole]].start != start) hole = (hole + 1) & mask;
-  for (std::size_t at = (hole + 1) & mask; buckets_[at] != kNoBlock; at = (at + 1) & mask) {
-    const std::size_t home = bucket_of(blocks_[buckets_[at]].start);
+  while (buckets[hole].start != start) hole = (hole + 1) & mask;
+  for (std::size_t at = (hole + 1) & mask; buckets[at].index != kNoBlock; at = (at + 1) & mask) {
+    const std::size_t home = bucket_of(buckets[at].start);
     if (((at - home) & mask) < ((at - hole) & mask)) continue;  // it sits between its home and the hole
-    buckets_[hole] = buckets_[at];
+    buckets[hole] = buckets[at];
     hole = at;
   }
-  buckets_[hole] = kNoBlock;
+  buckets[hole].index = kNoBlock;
 }
 
 void BlockMap::check_invariants() const {
@@ -292,8 +332,8 @@ void BlockMap::check_invariants() const {
     require(block.start == covered, "blocks tile the range");
     require(block.length > 0, "no block is empty");
     require(block.previous == before, "links agree");
-    require(hash_find(block.start) == at, "the hash knows every block");
-    require(last_start_at_or_before(block.start + block.length - 1) == block.start, "the bitmap knows every start");
+    require(hash_find(block.start) == (block.used ? at : kNoBlock), "the hash knows the used blocks");
+    require(block_at(block.start + block.length - 1) == at && block_at(block.start) == at, "the bitmap knows the used blocks");
     require(before == kNoBlock || block.used || blocks_[before].used, "free neighbours are merged");
     covered += block.length;
     if (block.used) used += block.length;
@@ -303,10 +343,11 @@ void BlockMap::check_invariants() const {
   }
   require(covered == num_granules_, "the range is covered");
   require(used == used_granules_, "used bytes are counted");
-  require(count + spare_.size() == blocks_.size(), "no block is lost");
+  require(count + num_spare_ == blocks_.size(), "no block is lost");
   for (std::size_t size_class = 0; size_class < kNumClasses; ++size_class)
     for (BlockIndex at = class_heads_[size_class]; at != kNoBlock; at = blocks_[at].list_next) {
-      require(!blocks_[at].used && class_of(blocks_[at].length) == size_class, "lists hold free blocks of their class");
+      require(!blocks_[at].used && class_of(blocks_[at].length) == size_class && blocks_[at].size_class == size_class,
+              "lists hold free blocks of their class");
       --free_count;
     }
   require(free_count == 0, "every free block is listed");

@@ -134,6 +134,30 @@ Bytes Plan::total_arena_bytes() const noexcept {
   return total;
 }
 
+std::size_t Plan::most_alive(RoleIndex space) const {
+  std::vector<Tick> births;
+  std::vector<Tick> deaths;
+  std::size_t always = 0;
+  for (const Slot& slot : slots) {
+    if (space_of(slot.role) != space) continue;
+    if (slot.death > window_end) {
+      ++always;
+      continue;
+    }
+    births.push_back(slot.birth);
+    deaths.push_back(slot.death);
+  }
+  std::sort(births.begin(), births.end());
+  std::sort(deaths.begin(), deaths.end());
+  std::size_t most = 0;
+  std::size_t num_dead = 0;
+  for (std::size_t num_born = 1; num_born <= births.size(); ++num_born) {
+    while (num_dead < deaths.size() && deaths[num_dead] <= births[num_born - 1]) ++num_dead;
+    if (num_born > num_dead) most = std::max(most, num_born - num_dead);
+  }
+  return most + always;
+}
+
 bool Plan::is_shared(RoleIndex space) const noexcept {
   return std::count(role_space.begin(), role_space.end(), space) > 1;
 }

@@ -74,6 +74,8 @@ struct Plan {
   Bytes total_arena_bytes() const noexcept;
   RoleIndex space_of(RoleIndex role) const noexcept { return role_space[static_cast<std::size_t>(role)]; }
   bool is_shared(RoleIndex space) const noexcept;  // by several roles
+  // How many of the space's slots, planned or not, live at once at most: at least that many, where some cross the cut.
+  std::size_t most_alive(RoleIndex space) const;
   // By variable: up to which value the plan does as it is. Beyond variable_bytes requests are too long for their slots,
   // which matters once all that follows the variable would lack more than a small share of the arena.
   std::vector<Bytes> tolerated_bytes() const;

@@ -225,10 +225,8 @@ void Engine::Impl::take_extent(Lock& lock, RoleIndex role) noexcept {
 std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleIndex role, Bytes size,
                                                          StreamHandle stream) {
   constexpr std::size_t kSpareBlocks = 16384;  // for requests beside the plan
-  const auto slots = std::count_if(plan.slots.begin(), plan.slots.end(),
-                                   [&](const Slot& slot) { return plan.space_of(slot.role) == role; });
   size = extent_bytes_for(size);
-  auto extent = std::make_unique<Arena::Extent>(role, 0, size, kSpareBlocks + 2 * static_cast<std::size_t>(slots));
+  auto extent = std::make_unique<Arena::Extent>(role, 0, size, kSpareBlocks + 2 * plan.most_alive(role));
   if (plan.is_shared(role)) extent->owners = std::make_unique<RangeOwners>(size, plan.num_roles);
   void* base = upstream.allocate(size, stream);
   if (base == nullptr) return nullptr;
