@@ -7,6 +7,18 @@ namespace {
 
 constexpr std::size_t kMaxNeeded = 65536;  // ranges looked at for one request; more are passed over
 
+// The first birth after `tick`; those before index `from` are known not to be.
+std::size_t first_after(const std::vector<Tick>& births, std::size_t from, Tick tick) noexcept {
+  std::size_t step = 1;
+  while (from + step <= births.size() && births[from + step - 1] <= tick) {
+    from += step;
+    step *= 2;
+  }
+  const auto begin = births.begin() + static_cast<std::ptrdiff_t>(from);
+  const auto end = births.begin() + static_cast<std::ptrdiff_t>(std::min(from + step, births.size()));
+  return static_cast<std::size_t>(std::upper_bound(begin, end, tick) - births.begin());
+}
+
 }  // namespace
 
 GapFinder::GapFinder(const Plan& plan) : window_begin_(plan.window_begin), window_end_(plan.window_end) {
@@ -14,7 +26,8 @@ GapFinder::GapFinder(const Plan& plan) : window_begin_(plan.window_begin), windo
     needs_.push_back(needs_of(plan, space));
     while (needs_.back().levels.empty() || needs_.back().levels.back().node_begin.size() > 2) add_level(needs_.back());
   }
-  needed_.reserve(kMaxNeeded);
+  needed_.resize(kMaxNeeded);
+  merged_.resize(kMaxNeeded);
 }
 
 GapFinder::Needs GapFinder::needs_of(const Plan& plan, RoleIndex space) {
@@ -56,59 +69,118 @@ void GapFinder::add_level(Needs& needs) {
   needs.levels.push_back(std::move(level));
 }
 
-void GapFinder::take(const Range* first, const Range* last) noexcept {
-  for (; first != last && needed_.size() < kMaxNeeded; ++first) needed_.push_back(*first);
+void GapFinder::add_run(const Range* first, const Range* last) noexcept {
+  const std::size_t begin = run_begin_[num_runs_];
+  const auto count = std::min(static_cast<std::size_t>(last - first), kMaxNeeded - begin);
+  if (count == 0 || num_runs_ == kMaxRuns) return;
+  std::copy(first, first + count, needed_.begin() + static_cast<std::ptrdiff_t>(begin));
+  run_begin_[++num_runs_] = begin + count;
 }
 
-void GapFinder::collect(const Needs& needs, Tick after, Tick before) noexcept {
-  auto first = static_cast<std::size_t>(std::upper_bound(needs.births.begin(), needs.births.end(), after) - needs.births.begin());
-  const auto last = static_cast<std::size_t>(std::lower_bound(needs.births.begin(), needs.births.end(), before) - needs.births.begin());
-  while (first < last) {
-    if (first % kLeaf != 0 || first + kLeaf > last) {
-      const std::size_t end = std::min(last, (first / kLeaf + 1) * kLeaf);
-      take(needs.slots.data() + first, needs.slots.data() + end);
-      first = end;
+void GapFinder::add_unsorted(const Range* first, const Range* last) noexcept {
+  const std::size_t num_runs = num_runs_;
+  add_run(first, last);
+  if (num_runs_ == num_runs) return;
+  for (std::size_t at = run_begin_[num_runs] + 1; at < run_begin_[num_runs_]; ++at) {  // a few: by insertion
+    const Range range = needed_[at];
+    std::size_t to = at;
+    for (; to > run_begin_[num_runs] && range.begin < needed_[to - 1].begin; --to) needed_[to] = needed_[to - 1];
+    needed_[to] = range;
+  }
+}
+
+// The ranges of the births in (after, before), those before index `from` being known not to be after. Where they begin.
+std::size_t GapFinder::collect(const Needs& needs, std::size_t from, Tick after, Tick before) noexcept {
+  const std::size_t begin = first_after(needs.births, from, after);
+  const std::size_t end = before <= after ? begin : first_after(needs.births, begin, before - 1);
+  for (std::size_t first = begin; first < end;) {
+    if (first % kLeaf != 0 || first + kLeaf > end) {
+      const std::size_t next = std::min(end, (first / kLeaf + 1) * kLeaf);
+      add_unsorted(needs.slots.data() + first, needs.slots.data() + next);
+      first = next;
       continue;
     }
     std::size_t level = 0;  // the highest whose node begins here and ends in time
     std::size_t node = first / kLeaf;
-    while (node % 2 == 0 && level + 1 < needs.levels.size() && first + (kLeaf << (level + 1)) <= last) {
+    while (node % 2 == 0 && level + 1 < needs.levels.size() && first + (kLeaf << (level + 1)) <= end) {
       node /= 2;
       ++level;
     }
     const Needs::Level& nodes = needs.levels[level];
-    take(nodes.ranges.data() + nodes.node_begin[node], nodes.ranges.data() + nodes.node_begin[node + 1]);
+    add_run(nodes.ranges.data() + nodes.node_begin[node], nodes.ranges.data() + nodes.node_begin[node + 1]);
     first += kLeaf << level;
+  }
+  return begin;
+}
+
+// All that is needed in (now, until), sorted, without the holes between that cannot hold `size` bytes.
+void GapFinder::collect_span(Needs& needs, Bytes size, Tick now, Tick until) noexcept {
+  num_runs_ = 0;
+  const bool is_behind = needs.last_begin > 0 && needs.births[needs.last_begin - 1] > now;
+  needs.last_begin = collect(needs, is_behind ? 0 : needs.last_begin, now, until);
+  if (until > window_end_)
+    (void)collect(needs, 0, window_begin_ - 1, std::min(window_begin_ + (until - window_end_), now));
+  merge_runs(size);
+}
+
+void GapFinder::merge_runs(Bytes size) noexcept {
+  bool is_one = num_runs_ == 0;
+  while (!is_one) {
+    is_one = num_runs_ <= 2;
+    std::size_t count = 0;
+    Range* out = merged_.data();
+    for (std::size_t run = 0; run < num_runs_; run += 2) {
+      const Range* ranges = needed_.data();
+      out = merge(ranges + run_begin_[run], ranges + run_begin_[run + 1], ranges + run_begin_[std::min(run + 2, num_runs_)], size, out);
+      run_begin_[++count] = static_cast<std::size_t>(out - merged_.data());
+    }
+    num_runs_ = count;
+    needed_.swap(merged_);
   }
 }
 
-Bytes GapFinder::find(const BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now,
-                      Tick until) noexcept {
-  const Needs& needs = needs_[static_cast<std::size_t>(space)];
-  needed_.clear();
-  collect(needs, now, until);
-  if (until > window_end_) collect(needs, window_begin_ - 1, std::min(window_begin_ + (until - window_end_), now));
-  std::sort(needed_.begin(), needed_.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  Range best{kUnplaced, kUnplaced};
-  const auto consider = [&](Bytes begin, Bytes end) {
-    if (end - begin >= size && (best.begin == kUnplaced || end - begin < best.end - best.begin)) best = {begin, end};
-  };
-  std::size_t next = 0;
-  Bytes needed_until = 0;  // the furthest end of the ranges passed so far
-  for (auto block = map.first(); block != BlockMap::kNoBlock; block = map.next(block)) {
-    if (map.block(block).used) continue;
-    const Bytes begin = map.offset_of(block);
-    const Bytes end = begin + map.size_of(block);
-    if (end - begin < size) continue;
-    Bytes free_from = std::max(begin, needed_until);
-    for (; next < needed_.size() && needed_[next].begin - extent_begin < end; ++next) {
-      consider(free_from, needed_[next].begin - extent_begin);
-      needed_until = std::max(needed_until, needed_[next].end - extent_begin);
-      free_from = std::max(free_from, needed_until);
-    }
-    consider(free_from, end);
+// Two runs, the first from `a` to `b`, the second from there to `end`.
+GapFinder::Range* GapFinder::merge(const Range* a, const Range* b, const Range* end, Bytes size, Range* out) const noexcept {
+  const Range* const a_end = b;
+  const Range* const begin = out;
+  while (a != a_end || b != end) {
+    const bool from_a = b == end || (a != a_end && a->begin <= b->begin);
+    const Range next = *(from_a ? a : b);
+    a += from_a ? 1 : 0;
+    b += from_a ? 0 : 1;
+    if (out != begin && next.begin - out[-1].end < size) out[-1].end = std::max(out[-1].end, next.end);
+    else *out++ = next;
   }
-  return best.begin;
+  return out;
+}
+
+// What the needed ranges leave of a free block. `extent_begin`: of the map in the plan's address space.
+void GapFinder::look_into(const BlockMap& map, BlockMap::BlockIndex block, Bytes extent_begin, Bytes size, Gap& best) const noexcept {
+  Bytes free_from = extent_begin + map.offset_of(block);
+  const Bytes end = free_from + map.size_of(block);
+  const auto consider = [&](Bytes until) {
+    const Bytes found = until - free_from;
+    if (found >= size && (!best || found < best.size)) best = {block, free_from - extent_begin, found};
+  };
+  const auto needed_end = needed_.begin() + static_cast<std::ptrdiff_t>(run_begin_[num_runs_]);
+  auto needed = std::partition_point(needed_.begin(), needed_end, [&](const Range& range) { return range.end <= free_from; });
+  for (; needed != needed_end && needed->begin < end; ++needed) {
+    consider(needed->begin);
+    free_from = needed->end;
+  }
+  consider(end);
+}
+
+Gap GapFinder::find(const BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now, Tick until) noexcept {
+  collect_span(needs_[static_cast<std::size_t>(space)], size, now, until);
+  Gap best;
+  std::size_t num_looks = 0;
+  map.visit_free(size, [&](BlockMap::BlockIndex block) {
+    look_into(map, block, extent_begin, size, best);
+    if (best) ++num_looks;
+    return best.size != size && num_looks < kMaxLooks;
+  });
+  return best;
 }
 
 }  // namespace stalloc

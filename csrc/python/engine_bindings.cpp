@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "core/block_map.h"
+#include "core/gap_finder.h"
 #include "core/plan_builder.h"
 #include "python/bindings.h"
 #include "python/engine_class.h"
@@ -75,6 +76,16 @@ void bind_block_map(py::module_& m) {
       .def("used_bytes", &BlockMap::used_bytes)
       .def("largest_free_bytes", &BlockMap::largest_free_bytes)
       .def("check_invariants", &BlockMap::check_invariants);
+  py::class_<GapFinder>(m, "GapFinder", py::module_local(), "Finds room that a plan leaves idle.")
+      .def(py::init([](const py::dict& plan) { return std::make_unique<GapFinder>(plan_from(plan)); }), py::arg("plan"))
+      .def_readonly_static("MAX_LOOKS", &GapFinder::kMaxLooks)
+      .def("find", [](GapFinder& finder, const BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now,
+                      Tick until) -> std::optional<std::pair<Bytes, Bytes>> {
+        const Gap gap = finder.find(map, space, begin, size, now, until);
+        if (!gap) return std::nullopt;
+        return std::make_pair(gap.offset, gap.size);
+      }, py::arg("map"), py::arg("space"), py::arg("begin"), py::arg("size"), py::arg("now"), py::arg("until"),
+         "(offset in the map, bytes free there for the span), or None.");
 }
 
 }  // namespace

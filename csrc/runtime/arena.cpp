@@ -17,6 +17,11 @@ Arena::Place Arena::take_at(Extent* extent, Bytes offset, Bytes size) noexcept {
   return block == BlockMap::kNoBlock ? Place{} : Place{extent, block};
 }
 
+Arena::Place Arena::take_from(Extent* extent, BlockMap::BlockIndex free_block, Bytes offset, Bytes size) noexcept {
+  const auto block = extent->map.take_from(free_block, offset, size);
+  return block == BlockMap::kNoBlock ? Place{} : Place{extent, block};
+}
+
 Bytes Arena::planned_bytes() const noexcept {
   Bytes bytes = 0;
   for (const Extent* extent : planned_) bytes += extent->map.size();

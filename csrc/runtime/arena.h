@@ -66,6 +66,7 @@ class Arena {
   std::vector<std::unique_ptr<Extent>> take_idle_plan_extents();
   Place take_slot(Bytes offset, Bytes size) noexcept;
   Place take_at(Extent* extent, Bytes offset, Bytes size) noexcept;
+  Place take_from(Extent* extent, BlockMap::BlockIndex free_block, Bytes offset, Bytes size) noexcept;
   Place take_gap(Bytes size) noexcept;
   Place find(std::uint64_t address) const noexcept;
   // Extents in which nothing lives, taken out of the arena; `keep_plan` spares the plan's.

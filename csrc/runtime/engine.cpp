@@ -63,8 +63,8 @@ Arena::Place Engine::Impl::serve_gap(Lock& lock, RoleIndex role, Bytes rounded) 
   Arena& arena = arenas[static_cast<std::size_t>(space)];
   Bytes begin = 0;  // of the extent in the plan's address space
   for (Arena::Extent* extent : arena.planned()) {
-    const Bytes offset = plan == nullptr ? kUnplaced : plan->gaps.find(extent->map, space, begin, rounded, now, until);
-    if (offset != kUnplaced) return settled(lock, arena.take_at(extent, offset, rounded), role);
+    const Gap gap = plan == nullptr ? Gap{} : plan->gaps.find(extent->map, space, begin, rounded, now, until);
+    if (gap) return settled(lock, arena.take_from(extent, gap.block, gap.offset, rounded), role);
     begin += extent->map.size();
   }
   if (plan != nullptr && rounded < kSmallBytes) return {};
