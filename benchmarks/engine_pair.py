@@ -1,9 +1,16 @@
-"""What an allocation and its free cost in the engine alone, with a plan of 100,000 slots. Needs no GPU and no torch.
+"""What an allocation and its free cost in the engine alone. Needs no GPU and no torch.
 
-    python benchmarks/engine_pair.py [--slots 100000]
+    python benchmarks/engine_pair.py [--slots 100000] [--repeats 5] [SCENARIO ...]
 
-Prints JSON: the median ns of a pair served from its slot, the same while recording, and of one served from a gap; and how
-often each asked for host memory.
+Prints JSON: for each scenario the median ns of a pair, and how often the hot path asked for host memory. Of several runs the
+one with the least time counts: what else runs on the machine only adds to it.
+
+    slots          each request finds its slot
+    recorded       the same while recording
+    gaps_small     no slot foretells the request, few blocks live
+    gaps_large     a step of training in which every second request has no slot, thousands of blocks live: the mean of both
+    gaps_recorded  the same while recording
+    threads_N      N threads at once, each request finds a slot: what a pair takes one thread
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +41,35 @@ def objects(folder: Path) -> list[Path]:
     return made
 
 
-def run(num_slots: int) -> dict[str, Any]:
-    """Builds and runs engine_pair.cpp."""
+def build(folder: Path) -> Path:
+    """Builds engine_pair.cpp in `folder`."""
+    program = folder / "engine_pair"
+    subprocess.run(["g++", "-std=c++17", "-O2", "-Wall", "-Wextra", f"-I{ROOT / 'csrc'}",
+                    str(ROOT / "benchmarks" / "engine_pair.cpp"), *map(str, objects(folder)), "-pthread", "-o", str(program)],
+                   check=True)
+    return program
+
+
+def run(num_slots: int, scenarios: Sequence[str] = (), repeats: int = 1) -> dict[str, dict[str, Any]]:
+    """Builds the program and runs it `repeats` times. By scenario, what its fastest run printed."""
+    best: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
-        program = Path(name, "engine_pair")
-        subprocess.run(["g++", "-std=c++17", "-O2", "-Wall", "-Wextra", f"-I{ROOT / 'csrc'}",
-                        str(ROOT / "benchmarks" / "engine_pair.cpp"), *map(str, objects(Path(name))), "-pthread", "-o", str(program)],
-                       check=True)
-        done = subprocess.run([str(program), str(num_slots)], capture_output=True, text=True, check=True, timeout=120)
-    return json.loads(done.stdout)
+        program = build(Path(name))
+        for _ in range(repeats):
+            done = subprocess.run([str(program), str(num_slots), *scenarios], capture_output=True, text=True, check=True, timeout=120)
+            for scenario, figures in json.loads(done.stdout).items():
+                if scenario not in best or figures["pair_ns"] < best[scenario]["pair_ns"]:
+                    best[scenario] = figures
+    return best
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="all by default; threads stands for all threads_N")
     parser.add_argument("--slots", type=int, default=100_000)
-    print(json.dumps(run(parser.parse_args().slots), indent=1))
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    print(json.dumps(run(args.slots, args.scenarios, args.repeats), indent=1))
     return 0
 
 
