@@ -16,6 +16,7 @@ import gzip
 import json
 import os
 import pickle
+import socket
 import statistics
 import subprocess
 import sys
@@ -36,22 +37,21 @@ def train(name: str, out: Path) -> None:
         import deepspeed  # noqa: F401
     torch.nn.Linear(1, 1)
     import transformers.models.llama.modeling_llama  # noqa: F401
-    with Path(os.environ["BENCHMARK_TURN"]).open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # held until this process ends
-        meter = Meter(torch)
-        try:
-            run = workloads.Run(name, device="cuda" if torch.cuda.is_available() else "cpu",
-                                num_steps=int(os.environ.get("BENCHMARK_STEPS", "0")) or None)
-            if run.work.get("kind") == "trainer":
-                with tempfile.TemporaryDirectory() as folder:
-                    workloads.train_with_trainer(run, meter.begin, meter.end, folder)
-            else:
-                for update in run.steps():
-                    meter.begin()
-                    meter.end(update())
-        except torch.OutOfMemoryError as error:
-            meter.failure = str(error)[:300]
-        out.write_text(json.dumps(meter.result()))
+    fcntl.flock(os.open(os.environ["BENCHMARK_TURN"], os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)  # until this process ends
+    meter = Meter(torch)
+    try:
+        run = workloads.Run(name, device="cuda" if torch.cuda.is_available() else "cpu",
+                            num_steps=int(os.environ.get("BENCHMARK_STEPS", "0")) or None)
+        if run.work.get("kind") == "trainer":
+            with tempfile.TemporaryDirectory() as folder:
+                workloads.train_with_trainer(run, meter.begin, meter.end, folder)
+        else:
+            for update in run.steps():
+                meter.begin()
+                meter.end(update())
+    except torch.OutOfMemoryError as error:
+        meter.failure = str(error)[:300]
+    out.write_text(json.dumps(meter.result()))
 
 
 class Meter:
@@ -115,7 +115,7 @@ class Meter:
     def _write_history(self, path: Path) -> None:
         """The layout of `torch.cuda.memory._snapshot()` without frames, the marks as event indices, and the truth beside it."""
         self._mark()
-        traces = [[{key: event[key] for key in ("action", "addr", "size", "stream", "time_us")} for event in trace]
+        traces = [[{key: event[key] for key in ("action", "addr", "size", "stream", "time_us")} for event in trace if "addr" in event]
                   for trace in self.cuda.memory._snapshot()["device_traces"]]
         times = [event["time_us"] for event in traces[0]]
         with gzip.open(path.with_suffix(".pickle.gz"), "wb") as file:
@@ -133,7 +133,7 @@ def start(workload: str, allocator: str, folder: Path, prefix: list[str] | None 
     stem = f"{workload}-{allocator}-{time.monotonic_ns()}"
     out, summary = folder / f"{stem}.json", folder / f"{stem}-summary.json"
     environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HF_HUB_OFFLINE": "1", "MASTER_ADDR": "127.0.0.1",
-                   "BENCHMARK_TURN": str(folder / "turn"), "BENCHMARK_OUT": str(out), "MASTER_PORT": "29531", "RANK": "0",
+                   "BENCHMARK_TURN": str(folder / "turn"), "BENCHMARK_OUT": str(out), "MASTER_PORT": str(_free_port()), "RANK": "0",
                    "LOCAL_RANK": "0", "WORLD_SIZE": "1", **(extra or {})}
     if allocator == "expandable":
         environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
@@ -144,6 +144,12 @@ def start(workload: str, allocator: str, folder: Path, prefix: list[str] | None 
     command = [*(prefix or []), sys.executable, __file__, "--worker", workload]  # the same command in every run
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return process, out, summary
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def finish(what: str, started: tuple[subprocess.Popen[str], Path, Path]) -> dict[str, Any]:

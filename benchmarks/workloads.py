@@ -22,7 +22,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "dense_var": {"batch": 8, "lengths": LENGTHS, "steps": 20},
     "dense_var_ckpt": {"batch": 16, "lengths": LENGTHS, "steps": 20, "checkpointing": True},
     "lora_var": {"kind": "lora", "batch": 8, "lengths": LENGTHS, "steps": 20, "checkpointing": True},
-    "t5_var": {"kind": "t5", "batch": 16, "lengths": LENGTHS, "steps": 20},
+    "t5_var": {"kind": "t5", "batch": 4, "lengths": LENGTHS, "steps": 20},
     "moe_eager": {"kind": "moe", "batch": 4, "lengths": LENGTHS, "steps": 20, "hidden": 1024, "layers": 8},
     "moe_grouped": {"kind": "moe", "experts": "grouped_mm", "batch": 8, "lengths": LENGTHS, "steps": 20, "hidden": 1024,
                     "layers": 8, "checkpointing": True},
@@ -95,7 +95,7 @@ class Run:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            return float(loss)
+            return loss.item()
 
         return self.model, update
 
@@ -117,7 +117,7 @@ class Run:
                 loss = engine(**self.batch()).loss
                 engine.backward(loss)
                 engine.step()
-            return float(loss)
+            return loss.item()
 
         return engine, update
 
