@@ -201,22 +201,22 @@ def test_ranges_stay_with_their_stream():
 
 
 def test_a_block_used_by_another_stream_comes_back_only_when_that_stream_is_done():
-    step = [Request("a", 1 << 20), Free("a")]
+    step = [Request("a", 1 << 19), Free("a")]
     plan = _core.build_plan(recorded_run(step), True)
     host, _ = run_with(plan, step, num_steps=2)
-    address = host.allocate(1 << 20)
+    address = host.allocate(1 << 19)
     host.record_stream(address, 77)
     host.free(address)
-    assert host.engine.stats()["awaiting_bytes"] == 1 << 20
+    assert host.engine.stats()["awaiting_bytes"] == 1 << 19
     host.engine.end_step()
-    other = host.allocate(1 << 20)
+    other = host.allocate(1 << 19)
     assert other != address
     assert host.engine.stats()["fallbacks"]["slot_busy"] == 1
     host.free(other)
     host.finish_stream(77)
     host.engine.end_step()
     assert host.engine.stats()["awaiting_bytes"] == 0
-    again = host.allocate(1 << 20)
+    again = host.allocate(1 << 19)
     assert again == address
     host.free(again)
 

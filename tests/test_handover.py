@@ -189,6 +189,54 @@ def test_a_recorded_block_comes_back_before_another_stream_may_have_it():
     assert run.engine.stats()["handover_waits"] > 0
 
 
+def recorded_and_wanted_again(reader: int, next_stream: int) -> tuple[History, list[int], dict]:
+    """A large block that another stream was recorded to read, and the next one in its place before that stream is done; and a
+    plan that foretold it done by then."""
+    def written(is_late: bool) -> tuple[History, list[int]]:
+        history, marks = History(), []
+        history.free(*[history.allocate(512, stream) for stream in (MAIN, reader)])
+        for _ in range(6):
+            marks.append(len(history.rows))
+            block = history.allocate(16 * MIB, MAIN)
+            history.request_free(block)
+            if not is_late:
+                history.complete_free(block)
+            after = history.allocate(16 * MIB, next_stream)
+            if is_late:
+                history.complete_free(block)
+            history.free(after)
+        return history, [*marks, len(history.rows)]
+
+    plan = _core.build_plan(trace_of(*written(False)), True, shares_spaces=next_stream != MAIN)
+    assert plan["arena_bytes"].sum() < 18 * MIB
+    return *written(True), plan
+
+
+@pytest.mark.parametrize("next_stream", [MAIN, GATHER])
+def test_a_stream_waits_on_the_device_for_one_that_was_recorded_to_read_its_bytes(next_stream):
+    history, marks, plan = recorded_and_wanted_again(GATHER, next_stream)
+    run = shared_run(history, marks, plan, audited=next_stream != MAIN, allowed=next_stream != MAIN)
+    assert drive(run, marks) == ""
+    stats = run.engine.stats()
+    assert stats["slot_hits"] == stats["requests"] and stats["awaiting_bytes"] == 0
+    assert stats["reuse_waits" if next_stream == MAIN else "handover_waits"] >= 6
+    run = shared_run(history, marks, plan, audited=next_stream != MAIN, allowed=next_stream != MAIN)
+    run.set_faults(drops_waits=True)
+    assert "unsafe reuse" in drive(run, marks)
+
+
+@pytest.mark.parametrize("fault", ["refuses_fences", "is_capturing"])
+@pytest.mark.parametrize("next_stream", [MAIN, GATHER])
+def test_what_a_recorded_stream_reads_stays_where_no_stream_can_be_made_to_wait(fault, next_stream):
+    history, marks, plan = recorded_and_wanted_again(GATHER, next_stream)
+    run = shared_run(history, marks, plan, audited=next_stream != MAIN, allowed=next_stream != MAIN)
+    run.set_faults(**{fault: True})
+    assert drive(run, marks) == ""
+    stats = run.engine.stats()
+    assert stats["reuse_waits"] == stats["handover_waits"] == 0
+    assert sum(stats["fallbacks"].values()) >= 6
+
+
 def trimmed(**faults) -> tuple[bool, object]:
     """A run that has ended, all of it freed; whether its extent then went back, and the run."""
     history, marks = gathering(num_weights=0)

@@ -55,6 +55,19 @@ def test_a_recorded_block_waits_for_its_completion():
     assert streams.claim(0, MIB, 1) == ""
 
 
+def test_a_recorded_block_goes_to_its_own_stream_when_that_waits_for_the_recorded_one():
+    streams = SimulatedStreams()
+    streams.claim(0, MIB, 1)
+    early = streams.record_fence(2)
+    streams.advance(10)
+    streams.release(0, 100, recorded=2)
+    streams.wait_on_stream(1, early)
+    assert "recorded stream" in streams.claim(0, 512, 1)
+    streams.wait_on_stream(1, streams.record_fence(2))
+    assert streams.claim(0, 512, 1) == ""
+    assert "recorded stream" in streams.claim(512, 512, 3)
+
+
 def test_waiting_on_the_host_ends_what_was_submitted_before():
     streams = SimulatedStreams()
     streams.claim(0, MIB, 1)

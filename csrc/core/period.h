@@ -31,10 +31,10 @@ struct DynamicRoom {
   SizeModel model;
 };
 
-// A block that record_stream named comes back when the other stream has got there: later than its free by a time
-// that only the device knows. The plan keeps its place for this share of a step more; measured on DeepSpeed ZeRO-3
-// the slowest came back after 10-18% of a step's allocations.
-inline constexpr Tick kStreamDelayShare = 16;
+// A block that record_stream named comes back when the other stream has got there: later than its free by a time that only
+// the device knows. The plan keeps its place for this share of a step more, as most need in DeepSpeed ZeRO-3; the slowest
+// were seen after 18% of a step's allocations, and a large request that comes before them waits for them on the device.
+inline constexpr Tick kStreamDelayShare = 64;
 
 struct Period {
   std::int64_t base_step = 0;  // the step of the trace that it was read from

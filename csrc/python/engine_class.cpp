@@ -24,7 +24,8 @@ py::dict to_dict(const EngineStats& stats) {
                   "served_blocks"_a = stats.served_blocks,
                   "served_requested_bytes"_a = stats.served_requested_bytes, "extent_bytes"_a = stats.extent_bytes,
                   "steps"_a = stats.steps, "bad_frees"_a = stats.bad_frees,
-                  "handover_fences"_a = stats.handover_fences, "handover_waits"_a = stats.handover_waits);
+                  "handover_fences"_a = stats.handover_fences, "handover_waits"_a = stats.handover_waits,
+                  "reuse_waits"_a = stats.reuse_waits);
 }
 
 // Checked here, so that no caller can forget it.

@@ -129,7 +129,7 @@ void bind_simulation(py::module_& m) {
       .def("wait_on_host", &SimulatedStreams::wait_on_host, py::arg("fence"))
       .def("wait_on_stream", &SimulatedStreams::wait_on_stream, py::arg("waiting"), py::arg("fence"))
       .def("claim", &SimulatedStreams::claim, py::arg("address"), py::arg("size"), py::arg("stream"))
-      .def("release", &SimulatedStreams::release, py::arg("address"), py::arg("done"))
+      .def("release", &SimulatedStreams::release, py::arg("address"), py::arg("done"), py::arg("recorded") = ~StreamHandle{0})
       .def("know", &SimulatedStreams::know, py::arg("stream"))
       .def("adopt", &SimulatedStreams::adopt, py::arg("address"), py::arg("size"), py::arg("stream"))
       .def("forget", &SimulatedStreams::forget, py::arg("address"), py::arg("size"), py::arg("stream"));

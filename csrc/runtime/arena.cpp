@@ -12,6 +12,20 @@ Arena::Place Arena::take_slot(Bytes offset, Bytes size) noexcept {
   return {};
 }
 
+Arena::Place Arena::first_used(Bytes offset, Bytes size) noexcept {
+  for (Extent* extent : planned_) {
+    const BlockMap& map = extent->map;
+    if (offset >= map.size()) {
+      offset -= map.size();
+      continue;
+    }
+    for (auto at = map.find(offset); at != BlockMap::kNoBlock && map.offset_of(at) < offset + size; at = map.next(at))
+      if (map.block(at).used) return {extent, at};
+    return {};
+  }
+  return {};
+}
+
 Arena::Place Arena::take_at(Extent* extent, Bytes offset, Bytes size) noexcept {
   const auto block = extent->map.take_at(offset, size);
   return block == BlockMap::kNoBlock ? Place{} : Place{extent, block};

@@ -22,6 +22,7 @@ class Arena {
     RoleIndex role = 0;   // of the stream it was asked for on
     RoleSet uses;         // other streams that record_stream named
     std::int32_t fences = 0;  // freed, and so many fences are still open
+    Epoch freed_at = 0;       // where freed
     bool has_uses = false;
     bool freed = false;  // no longer the program's; its bytes wait for fences
     bool hands_over = false;  // another role's slot takes its bytes over
@@ -68,6 +69,7 @@ class Arena {
   Place take_at(Extent* extent, Bytes offset, Bytes size) noexcept;
   Place take_from(Extent* extent, BlockMap::BlockIndex free_block, Bytes offset, Bytes size) noexcept;
   Place take_gap(Bytes size) noexcept;
+  Place first_used(Bytes offset, Bytes size) noexcept;  // of the blocks in a slot's range
   Place find(std::uint64_t address) const noexcept;
   // Extents in which nothing lives, taken out of the arena; `keep_plan` spares the plan's.
   std::vector<std::unique_ptr<Extent>> take_empty_extents(bool keep_plan);

@@ -109,6 +109,7 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
     const Bytes offset = slot.offset;
     poll_some(lock, kPollsPerBusySlot);
     if (plan_step == step) place = arena.take_slot(offset, rounded);
+    if (!place && plan_step == step) place = take_awaited(lock, arena, offset, rounded, role);
   }
   if (place) {
     place = settled(lock, place, role);
@@ -176,18 +177,22 @@ void Engine::deallocate(void* ptr) noexcept {
 void Engine::Impl::release(const Arena::Place& place) noexcept {
   if (debug) debug_memory.coming_back(place, roles.handle_of(place.note().role));
   if (place.extent->owners != nullptr) {
-    place.extent->owners->note_free(place.extent->map.offset_of(place.block), place.size(), place.note().role, epoch);
+    // What poisons it comes now, after the free.
+    const Epoch freed_at = place.note().freed && !debug ? place.note().freed_at : epoch;
+    place.extent->owners->note_free(place.extent->map.offset_of(place.block), place.size(), place.note().role, freed_at);
     row_wanted |= place.note().hands_over;
   }
   place.note() = Arena::Note{};
   place.extent->map.release(place.block);
 }
 
-// The block's bytes come back when every stream that used it has passed this moment. A block that cannot be
-// queued, or that a stream without a number used, is never given out again: memory lost is better than shared.
+// The block's bytes come back when every stream that used it has passed this moment. One that a stream without a number
+// used never does.
 void Engine::Impl::await_streams(Lock& lock, const Arena::Place& place) noexcept {
   Arena::Note& note = place.note();
   note.freed = true;
+  note.freed_at = epoch;
+  row_wanted |= note.hands_over;
   stats.awaiting_bytes += place.size();
   if (note.lost) return;
   note.fences = static_cast<std::int32_t>(note.uses.count());
@@ -198,11 +203,16 @@ void Engine::Impl::await_streams(Lock& lock, const Arena::Place& place) noexcept
     lock.unlock();
     const Fence fence = upstream.fences_allowed() ? upstream.record_fence(stream) : Fence{0};
     lock.lock();
-    try {
-      awaiting.push_back({place, static_cast<RoleIndex>(role), fence});
-    } catch (const std::bad_alloc&) {
-      note.lost = true;
-    }
+    put_back({place, static_cast<RoleIndex>(role), fence});
+  }
+}
+
+// A block that cannot be queued is never given out again: memory lost is better than shared.
+void Engine::Impl::put_back(const Awaiting& entry) noexcept {
+  try {
+    awaiting.push_back(entry);
+  } catch (const std::bad_alloc&) {
+    entry.place.note().lost = true;
   }
 }
 
@@ -219,11 +229,7 @@ void Engine::Impl::poll_some(Lock& lock, std::size_t limit) noexcept {
     if (done) upstream.release_fence(entry.fence);
     lock.lock();
     if (!done) {
-      try {
-        awaiting.push_back(entry);
-      } catch (const std::bad_alloc&) {
-        entry.place.note().lost = true;
-      }
+      put_back(entry);
     } else if (--entry.place.note().fences == 0 && !entry.place.note().lost) {
       stats.awaiting_bytes -= entry.place.size();
       release(entry.place);

@@ -66,6 +66,78 @@ bool Engine::Impl::settle(Lock& lock, const Arena::Place& place, RoleIndex role)
   return wait_for(lock, *row, role);
 }
 
+// The bytes of a slot in which nothing lives but blocks that wait for streams: the role's stream waits for these streams
+// in their place, on the device. Not for less than a stream is worth stopping for.
+Arena::Place Engine::Impl::take_awaited(Lock& lock, Arena& arena, Bytes offset, Bytes size, RoleIndex role) noexcept {
+  constexpr int kMostBlocks = 16;
+  if (size < kLeastLateRow) return {};
+  for (int i = 0; i < kMostBlocks; ++i) {  // blocks may change while the lock is open
+    const Arena::Place busy = arena.first_used(offset, size);
+    if (!busy) return arena.take_slot(offset, size);
+    const Arena::Note& note = busy.note();
+    if (!note.freed || note.lost || !upstream.fences_allowed()) return {};
+    if (!(note.role == role ? wait_for_uses(lock, busy) : leave_to_rows(lock, busy))) return {};
+  }
+  return {};
+}
+
+// Takes all that waits for the block's streams out of the queue; 0 where a thread asks about some of it just now.
+std::size_t Engine::Impl::take_awaiting(const Arena::Place& place, AwaitingOfBlock& entries) noexcept {
+  const auto is_its = [&](const Awaiting& entry) { return entry.place.extent == place.extent && entry.place.block == place.block; };
+  const auto count = std::count_if(awaiting.begin(), awaiting.end(), is_its);
+  if (count != place.note().fences || count > static_cast<std::ptrdiff_t>(entries.size())) return 0;
+  std::copy_if(awaiting.begin(), awaiting.end(), entries.begin(), is_its);
+  awaiting.erase(std::remove_if(awaiting.begin(), awaiting.end(), is_its), awaiting.end());
+  return static_cast<std::size_t>(count);
+}
+
+// A block comes back to its own stream: safe whatever the host does, because that stream waits for the fences that were
+// recorded at the free, as record_stream promises. False, and the block goes on waiting, where it cannot.
+bool Engine::Impl::wait_for_uses(Lock& lock, const Arena::Place& place) noexcept {
+  AwaitingOfBlock entries;
+  const std::size_t count = take_awaiting(place, entries);
+  const StreamHandle waiting = roles.handle_of(place.note().role);
+  lock.unlock();
+  bool waits = count > 0 && upstream.fences_allowed();
+  for (std::size_t i = 0; waits && i < count; ++i)
+    waits = entries[i].fence != 0 && upstream.stream_wait_fence(waiting, entries[i].fence);
+  for (std::size_t i = 0; waits && i < count; ++i) upstream.release_fence(entries[i].fence);
+  lock.lock();
+  if (!waits) {
+    for (std::size_t i = 0; i < count; ++i) put_back(entries[i]);
+    return false;
+  }
+  ++stats.reuse_waits;
+  place.note().fences = 0;
+  stats.awaiting_bytes -= place.size();
+  release(place);
+  return true;
+}
+
+// A block of another stream in a shared space: its bytes count as freed, at its free, by every stream that used it. Whoever
+// takes any of them waits for a row of that moment or later.
+bool Engine::Impl::leave_to_rows(Lock& lock, const Arena::Place& place) noexcept {
+  RangeOwners* owners = place.extent->owners.get();
+  if (!handover || debug || owners == nullptr) return false;  // poison would be written before what it waits for
+  const Arena::RoleSet uses = place.note().uses;
+  for (std::size_t role = 0; role < uses.size(); ++role)
+    if (uses.test(role) && !owners->knows(static_cast<RoleIndex>(role))) return false;
+  AwaitingOfBlock entries;
+  const std::size_t count = take_awaiting(place, entries);
+  if (count == 0) return false;
+  const Bytes offset = place.extent->map.offset_of(place.block);
+  for (std::size_t role = 0; role < uses.size(); ++role)
+    if (uses.test(role)) owners->note_free(offset, place.size(), static_cast<RoleIndex>(role), place.note().freed_at);
+  place.note().fences = 0;
+  stats.awaiting_bytes -= place.size();
+  release(place);
+  lock.unlock();
+  for (std::size_t i = 0; i < count; ++i)
+    if (entries[i].fence != 0) upstream.release_fence(entries[i].fence);
+  lock.lock();
+  return true;
+}
+
 // Fences on every known stream, behind all that was freed so far. Null when they could not be recorded: while a capture goes
 // on, among others.
 FenceRow* Engine::Impl::record_row(Lock& lock) noexcept {

@@ -28,6 +28,8 @@ struct Engine::Impl {
     Fence fence = 0;  // 0: still to be recorded (a capture was going on)
   };
 
+  using AwaitingOfBlock = std::array<Awaiting, kMaxFencedStreams>;
+
   // A plan made ready for the hot path.
   struct Script {
     std::shared_ptr<const Plan> plan;
@@ -62,12 +64,17 @@ struct Engine::Impl {
   void* hand_out(const Arena::Place& place, Bytes requested, RoleIndex role) noexcept;
   void release(const Arena::Place& place) noexcept;
   void await_streams(Lock& lock, const Arena::Place& place) noexcept;
+  void put_back(const Awaiting& entry) noexcept;
   void poll_some(Lock& lock, std::size_t limit) noexcept;
   Arena::Place find(const void* ptr) const noexcept;
 
   // --- engine_handover.cpp ---
   bool settle(Lock& lock, const Arena::Place& place, RoleIndex role) noexcept;
   Arena::Place settled(Lock& lock, const Arena::Place& place, RoleIndex role) noexcept;
+  Arena::Place take_awaited(Lock& lock, Arena& arena, Bytes offset, Bytes size, RoleIndex role) noexcept;
+  bool wait_for_uses(Lock& lock, const Arena::Place& place) noexcept;
+  bool leave_to_rows(Lock& lock, const Arena::Place& place) noexcept;
+  std::size_t take_awaiting(const Arena::Place& place, AwaitingOfBlock& entries) noexcept;
   FenceRow* record_row(Lock& lock) noexcept;
   bool wait_for(Lock& lock, FenceRow& row, RoleIndex role) noexcept;
   std::size_t known_streams(std::array<StreamHandle, kMaxFencedStreams>& streams) const noexcept;

@@ -14,7 +14,7 @@ std::size_t end_page(Bytes offset, Bytes size) noexcept {
 
 void RangeOwners::note_free(Bytes offset, Bytes size, RoleIndex role, Epoch epoch) noexcept {
   Epoch* pages = freed_.data() + static_cast<std::size_t>(role) * num_pages_;
-  std::fill(pages + first_page(offset), pages + end_page(offset, size), epoch);
+  for (std::size_t page = first_page(offset); page < end_page(offset, size); ++page) pages[page] = std::max(pages[page], epoch);
 }
 
 Epoch RangeOwners::last_foreign(Bytes offset, Bytes size, RoleIndex role) const noexcept {

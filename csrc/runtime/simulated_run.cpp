@@ -108,13 +108,14 @@ SimulatedBlock* SimulatedRun::allocate_upstream(const ReplayBlock& block) {
 
 void SimulatedRun::request_free(const ReplayBlock& block, Placed& placed) {
   void* const ptr = placed.served != nullptr ? placed.served : pointer_of(placed.block);
-  if (block.was_recorded()) engine_.record_stream(ptr, other_stream(block.stream));
+  const StreamHandle user = block.was_recorded() ? other_stream(block.stream) : block.stream;
+  if (user != block.stream) engine_.record_stream(ptr, user);
   if (placed.served == nullptr) {
     engine_.note_upstream_free(ptr);
     placed.ticket = upstream_.torch().request_free(placed.block);
     return;
   }
-  upstream_.streams().release(reinterpret_cast<std::uint64_t>(ptr), block.done);
+  upstream_.streams().release(reinterpret_cast<std::uint64_t>(ptr), block.done, user);
   upstream_.streams().set_fence_horizon(block.done);
   engine_.deallocate(ptr);
   upstream_.streams().set_fence_horizon(kNever);

@@ -33,12 +33,16 @@ void SimulatedStreams::wait_on_stream(StreamHandle waiting, Fence fence) {
   until = std::max(until, it->second.recorded);
 }
 
+// Whether what `stream` does from now on comes after what `other` had to do at that moment.
+bool SimulatedStreams::comes_after(StreamHandle stream, StreamHandle other, std::int64_t moment) const {
+  if (other == stream) return true;
+  const auto it = waited_.find({stream, other});
+  return it != waited_.end() && it->second >= moment;
+}
+
 bool SimulatedStreams::handed_over(const Use& use, StreamHandle stream) const {
-  if (!handover_audited_) return false;
-  return std::all_of(known_streams_.begin(), known_streams_.end(), [&](StreamHandle other) {
-    if (other == stream) return true;
-    const auto it = waited_.find({stream, other});
-    return it != waited_.end() && it->second >= use.freed;
+  return handover_audited_ && std::all_of(known_streams_.begin(), known_streams_.end(), [&](StreamHandle other) {
+    return comes_after(stream, other, use.freed);
   });
 }
 
@@ -48,7 +52,7 @@ std::string SimulatedStreams::offence(std::uint64_t address, const Use& use, Str
            std::to_string(address) + ", " + what + ": " + rule + ".";
   };
   if (use.live) return tell("the bytes are live", "two live blocks never share a byte");
-  if (use.done > now_) {
+  if (use.done > now_ && (use.recorded == use.stream || !comes_after(stream, use.recorded, use.freed))) {
     return tell("a recorded stream may still use the bytes", "a block comes back when its recorded streams are done");
   }
   if (use.stream != stream && !handed_over(use, stream)) {
@@ -84,7 +88,7 @@ void SimulatedStreams::adopt(std::uint64_t address, Bytes size, StreamHandle str
   const std::uint64_t end = address + static_cast<std::uint64_t>(size);
   auto it = isolate(address, end);
   while (it != uses_.end() && it->first < end) it = uses_.erase(it);
-  uses_.emplace_hint(it, address, Use{end, stream, false, now_, now_});
+  uses_.emplace_hint(it, address, Use{end, stream, false, now_, now_, stream});
 }
 
 std::string SimulatedStreams::claim(std::uint64_t address, Bytes size, StreamHandle stream) {
@@ -96,16 +100,17 @@ std::string SimulatedStreams::claim(std::uint64_t address, Bytes size, StreamHan
     if (!found.empty()) return found;
     it = uses_.erase(it);
   }
-  uses_.emplace_hint(it, address, Use{end, stream, true, 0, 0});
+  uses_.emplace_hint(it, address, Use{end, stream, true, 0, 0, stream});
   return {};
 }
 
-void SimulatedStreams::release(std::uint64_t address, std::int64_t done) {
+void SimulatedStreams::release(std::uint64_t address, std::int64_t done, StreamHandle recorded) {
   const auto it = uses_.find(address);
   if (it == uses_.end()) return;
   it->second.live = false;
   it->second.freed = now_;
   it->second.done = done == kNever ? now_ : done;
+  it->second.recorded = recorded;
 }
 
 std::string SimulatedStreams::forget(std::uint64_t address, Bytes size, StreamHandle stream) {

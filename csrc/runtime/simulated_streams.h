@@ -1,8 +1,8 @@
 // Whose work may still touch which bytes: a happens-before model of streams, which knows what a trace tells.
 //
 // A trace does not tell when work on a stream ends, nor which streams read a block. So bytes are safe to use
-// again on the stream they were used on, and, where the block was recorded on others, once the trace saw its
-// free complete. Another stream may have them only if the host's code was audited and that stream waits, on
+// again on the stream they were used on, and, where the block was recorded on another, once the trace saw its
+// free complete or the new stream waits, on the device, for what the recorded one had to do at the free. Another stream may have them only if the host's code was audited and that stream waits, on
 // the device, for fences that all streams recorded at the free or later. All else is an error of the replay.
 #pragma once
 
@@ -39,8 +39,9 @@ class SimulatedStreams {
   void adopt(std::uint64_t address, Bytes size, StreamHandle stream);
   // Bytes handed out for use on `stream`. Empty when safe; else a sentence that tells the offence.
   std::string claim(std::uint64_t address, Bytes size, StreamHandle stream);
-  // The free of a claimed block was requested; `done` as in ReplayBlock.
-  void release(std::uint64_t address, std::int64_t done);
+  // The free of a claimed block was requested; `done` as in ReplayBlock. `recorded`: the stream that record_stream named,
+  // the block's own where there is none.
+  void release(std::uint64_t address, std::int64_t done, StreamHandle recorded);
   // The range goes back into the native pool of `stream`: nothing in it may be live, or in use by others.
   std::string forget(std::uint64_t address, Bytes size, StreamHandle stream);
 
@@ -53,6 +54,7 @@ class SimulatedStreams {
     bool live = false;
     std::int64_t freed = 0;
     std::int64_t done = 0;
+    StreamHandle recorded = 0;
   };
   struct FenceState {
     StreamHandle stream = 0;
@@ -64,6 +66,7 @@ class SimulatedStreams {
 
   std::string offence(std::uint64_t address, const Use& use, StreamHandle stream) const;
   bool handed_over(const Use& use, StreamHandle stream) const;
+  bool comes_after(StreamHandle stream, StreamHandle other, std::int64_t moment) const;
   // Cuts ranges at the ends of [begin, end) and returns the first inside.
   Uses::iterator isolate(std::uint64_t begin, std::uint64_t end);
   void split_at(std::uint64_t address);

@@ -51,6 +51,7 @@ struct EngineStats {
   std::int64_t steps = 0;            // ended since the engine was made
   std::int64_t handover_fences = 0;  // recorded, since the engine was made, so that streams may hand memory over
   std::int64_t handover_waits = 0;   // of a stream for a row of these
+  std::int64_t reuse_waits = 0;      // of a stream for others that record_stream named, to get its own bytes back at once
   std::int64_t bad_frees = 0;        // pointers into an extent that are no live block: a bug of somebody's
 };
 

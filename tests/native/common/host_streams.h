@@ -21,6 +21,12 @@ class HostStreams : public HostUpstream {
     return fails() ? nullptr : HostUpstream::allocate(size, stream);
   }
   Fence record_fence(StreamHandle stream) noexcept override { return fails() ? 0 : HostUpstream::record_fence(stream); }
+  // Host memory is written at once: what the waiting stream comes after must be over.
+  bool stream_wait_fence(StreamHandle, Fence) noexcept override {
+    if (fails()) return false;
+    run_all_streams();
+    return true;
+  }
 
   void submit_read(StreamHandle stream, const Block& block) {
     const std::lock_guard<std::mutex> lock(mutex_);
