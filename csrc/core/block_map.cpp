@@ -6,7 +6,6 @@
 namespace stalloc {
 namespace {
 
-constexpr Bytes kMaxBytes = Bytes{1} << 41;  // keeps granules in 32 bits
 constexpr int kListScan = 16;                // blocks of one class looked at for the best fit
 
 std::uint32_t highest_bit(std::uint64_t word) noexcept {
@@ -16,7 +15,7 @@ std::uint32_t highest_bit(std::uint64_t word) noexcept {
 }  // namespace
 
 BlockMap::BlockMap(Bytes size, std::size_t max_blocks) {
-  if (size <= 0 || size % kAlignment != 0 || size >= kMaxBytes)
+  if (size <= 0 || size % kAlignment != 0 || size >= kMaxExtentBytes)
     throw Error("Arena refused: size_bytes=" + std::to_string(size) +
                 ", must be a positive multiple of 512 under 2 TiB. Report this as a bug.");
   num_granules_ = static_cast<std::uint32_t>(size / kAlignment);

@@ -11,7 +11,6 @@ namespace {
 
 constexpr RoleIndex kMaxRoles = 256;
 constexpr std::size_t kMaxSlots = std::size_t{1} << 24;
-constexpr Bytes kMaxArenaBytes = Bytes{1} << 44;
 constexpr Tick kMaxTick = Tick{1} << 40;
 constexpr std::size_t kMaxVariables = 65536;
 
@@ -30,11 +29,11 @@ void check_header(const Plan& plan) {
     refuse("arena_bytes.size", static_cast<std::int64_t>(plan.arena_bytes.size()), "must be one a role");
   for (const Bytes bytes : plan.arena_bytes)
     if (bytes < 0 || bytes > kMaxArenaBytes || bytes % kAlignment != 0)
-      refuse("arena_bytes", bytes, "must be a multiple of 512 in [0, 16 TiB]");
+      refuse("arena_bytes", bytes, "must be a multiple of 512 in [0, 1 TiB]");
   if (plan.variable_bytes.size() > kMaxVariables)
     refuse("num_variables", static_cast<std::int64_t>(plan.variable_bytes.size()), "must be at most 65536");
   for (const Bytes bytes : plan.variable_bytes)
-    if (bytes <= 0 || bytes > kMaxArenaBytes) refuse("variable_bytes", bytes, "must be positive and at most 16 TiB");
+    if (bytes <= 0 || bytes > kMaxArenaBytes) refuse("variable_bytes", bytes, "must be positive and at most 1 TiB");
   if (plan.window_begin < 0 || plan.window_end < plan.window_begin || plan.window_end > kMaxTick)
     refuse("window_end", plan.window_end, "must lie in [window_begin, 2^40]");
 }
@@ -82,7 +81,7 @@ void check_model(const Plan& plan, const SizeModel& model) {
     refuse("slot.variable", model.variable, "must be one of the plan's variables");
   const double most = static_cast<double>(kMaxArenaBytes);
   if (!(std::abs(model.base) <= most) || !(std::abs(model.slope) <= most))
-    refuse("slot.model", model.variable, "must have a base and a slope within 16 TiB");
+    refuse("slot.model", model.variable, "must have a base and a slope within 1 TiB");
 }
 
 void check_slot(const Plan& plan, const Slot& slot) {

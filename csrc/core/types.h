@@ -16,6 +16,10 @@ using StreamHandle = std::uint64_t;  // opaque: a cudaStream_t, 0 on the CPU
 using RoleIndex = std::int32_t;      // streams in order of first appearance; handles change from run to run
 
 inline constexpr Bytes kAlignment = 512;  // what torch rounds CUDA requests to
+// What a BlockMap can describe: its granules of 512 bytes are counted in 32 bits.
+inline constexpr Bytes kMaxExtentBytes = Bytes{1} << 41;
+// The most that a plan may ask for, of one space; an extent is a little longer than its share of the plan.
+inline constexpr Bytes kMaxArenaBytes = kMaxExtentBytes / 2;
 inline constexpr Tick kNever = std::numeric_limits<Tick>::max();
 inline constexpr Bytes kUnplaced = -1;
 

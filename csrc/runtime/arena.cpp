@@ -49,18 +49,23 @@ std::vector<Arena::Extent*> Arena::live_plan_extents() const {
   return live;
 }
 
-std::vector<std::unique_ptr<Arena::Extent>> Arena::take_idle_plan_extents() {
-  const std::vector<Extent*> live = live_plan_extents();
-  std::vector<std::unique_ptr<Extent>> idle;
+bool Arena::are_live_plan_extents(const std::vector<Extent*>& those) const noexcept {
+  auto next = those.begin();
+  for (const Extent* extent : planned_)
+    if (extent->map.num_used() != 0 && (next == those.end() || *next++ != extent)) return false;
+  return next == those.end();
+}
+
+void Arena::take_idle_plan_extents(std::vector<std::unique_ptr<Extent>>& taken) noexcept {
+  const auto is_idle = [](const Extent* extent) { return extent->map.num_used() == 0; };
   for (Extent* extent : planned_) {
-    if (extent->map.num_used() != 0 || extent->held_back) continue;
+    if (!is_idle(extent) || extent->held_back) continue;
     const auto owner = std::find_if(extents_.begin(), extents_.end(),
                                     [extent](const std::unique_ptr<Extent>& one) { return one.get() == extent; });
-    idle.push_back(std::move(*owner));
+    taken.push_back(std::move(*owner));
     extents_.erase(owner);
   }
-  planned_ = live;
-  return idle;
+  planned_.erase(std::remove_if(planned_.begin(), planned_.end(), is_idle), planned_.end());
 }
 
 Arena::Place Arena::take_gap(Bytes size) noexcept {
@@ -87,16 +92,15 @@ bool Arena::spares(const Extent* extent, bool keep_plan) const noexcept {
   return keep_plan || std::any_of(planned_.begin(), planned_.end(), stays);
 }
 
-std::vector<std::unique_ptr<Arena::Extent>> Arena::take_empty_extents(bool keep_plan) {
-  std::vector<std::unique_ptr<Extent>> taken;
+void Arena::take_empty_extents(bool keep_plan, std::vector<std::unique_ptr<Extent>>& taken) noexcept {
   const auto kept = std::stable_partition(extents_.begin(), extents_.end(), [&](const std::unique_ptr<Extent>& extent) {
     return spares(extent.get(), keep_plan);
   });
-  std::move(kept, extents_.end(), std::back_inserter(taken));
+  for (auto extent = kept; extent != extents_.end(); ++extent) {
+    planned_.erase(std::remove(planned_.begin(), planned_.end(), extent->get()), planned_.end());
+    taken.push_back(std::move(*extent));
+  }
   extents_.erase(kept, extents_.end());
-  for (const auto& extent : taken)
-    planned_.erase(std::remove(planned_.begin(), planned_.end(), extent.get()), planned_.end());
-  return taken;
 }
 
 Bytes Arena::empty_extent_bytes(bool keep_plan) const noexcept {

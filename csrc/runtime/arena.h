@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/block_map.h"
+#include "runtime/extent_table.h"
 #include "runtime/range_owners.h"
 #include "runtime/stream_roles.h"
 
@@ -54,8 +55,13 @@ class Arena {
     Note& note() const noexcept { return extent->notes[block]; }
   };
 
+  // Room for all extents there can be, so that none of what follows allocates.
+  void make_room() {
+    extents_.reserve(ExtentTable::kMaxExtents);
+    planned_.reserve(ExtentTable::kMaxExtents);
+  }
   // The plan's address space is that of its extents, one after another. Extents of an earlier plan serve gaps only.
-  void add_plan_extent(std::unique_ptr<Extent> extent) {
+  void add_plan_extent(std::unique_ptr<Extent> extent) noexcept {
     planned_.push_back(extent.get());
     extents_.push_back(std::move(extent));
   }
@@ -64,15 +70,16 @@ class Arena {
   Bytes planned_bytes() const noexcept;
   // The plan's extents in which something lives, and the others, taken out of the plan and, if they may go, of the arena.
   std::vector<Extent*> live_plan_extents() const;
-  std::vector<std::unique_ptr<Extent>> take_idle_plan_extents();
+  bool are_live_plan_extents(const std::vector<Extent*>& those) const noexcept;
+  void take_idle_plan_extents(std::vector<std::unique_ptr<Extent>>& taken) noexcept;  // `taken` has room for all
   Place take_slot(Bytes offset, Bytes size) noexcept;
   Place take_at(Extent* extent, Bytes offset, Bytes size) noexcept;
   Place take_from(Extent* extent, BlockMap::BlockIndex free_block, Bytes offset, Bytes size) noexcept;
   Place take_gap(Bytes size) noexcept;
   Place first_used(Bytes offset, Bytes size) noexcept;  // of the blocks in a slot's range
   Place find(std::uint64_t address) const noexcept;
-  // Extents in which nothing lives, taken out of the arena; `keep_plan` spares the plan's.
-  std::vector<std::unique_ptr<Extent>> take_empty_extents(bool keep_plan);
+  // Extents in which nothing lives, taken out of the arena; `keep_plan` spares the plan's. `taken` has room for all.
+  void take_empty_extents(bool keep_plan, std::vector<std::unique_ptr<Extent>>& taken) noexcept;
   Bytes empty_extent_bytes(bool keep_plan) const noexcept;
   const std::vector<std::unique_ptr<Extent>>& extents() const noexcept { return extents_; }
 

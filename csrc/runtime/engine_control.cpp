@@ -120,6 +120,7 @@ bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) 
     {
       const Impl::Lock lock(impl_->mutex);
       if (role >= impl_->roles.count()) continue;  // taken when its stream appears
+      impl_->arenas[static_cast<std::size_t>(role)].make_room();
       stream = impl_->roles.handle_of(role);
     }
     auto extent = impl_->make_extent(*plan, role, plan->arena_bytes[static_cast<std::size_t>(role)], stream);
@@ -127,7 +128,7 @@ bool Engine::activate(std::shared_ptr<const Plan> plan, std::int64_t plan_step) 
     taken.extents.push_back(std::move(extent));
   }
   const Impl::Lock lock(impl_->mutex);
-  for (Arena& arena : impl_->arenas) arena.forget_plan();
+  impl_->make_room(*script);
   impl_->install(std::move(script), plan_step);
   taken.adopt_all();
   return true;
@@ -146,11 +147,19 @@ void Engine::set_arena_limit(Bytes bytes) noexcept {
 void Engine::arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
   auto script = std::make_unique<const Impl::Script>(std::move(plan));
   const Impl::Lock lock(impl_->mutex);
-  for (Arena& arena : impl_->arenas) arena.forget_plan();
+  impl_->make_room(*script);
   impl_->install(std::move(script), plan_step);
 }
 
-void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step) {
+// For `next`, so that neither serving it nor giving it up allocates.
+void Engine::Impl::make_room(const Script& next) {
+  for (const StepScript& table : next.steps) cursor.make_room(table);
+  variable_bytes.reserve(next.plan->variable_bytes.size());
+  old_scripts.reserve(old_scripts.size() + 2);  // this one and the one before it
+}
+
+void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step) noexcept {
+  for (Arena& arena : arenas) arena.forget_plan();
   variable_bytes.assign(next->plan->variable_bytes.size(), 0);
   replace_script(std::move(next));
   plan_step = step;
@@ -161,9 +170,7 @@ void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step
   refresh_serving();
 }
 
-// Called by a thread that may allocate: all room that the hot path needs is made here.
-void Engine::Impl::replace_script(std::unique_ptr<const Script> next) {
-  for (const StepScript& table : next->steps) cursor.make_room(table);
+void Engine::Impl::replace_script(std::unique_ptr<const Script> next) noexcept {
   if (script != nullptr) old_scripts.push_back(std::move(script));
   script = std::move(next);
 }
@@ -203,14 +210,15 @@ void Engine::Impl::take_extent(Lock& lock, RoleIndex role) noexcept {
   const Bytes present = arenas[index].planned_bytes();
   const Bytes missing = asked_by->plan->arena_bytes[index] - present;
   const StreamHandle stream = roles.handle_of(role);
-  lock.unlock();
   std::unique_ptr<Arena::Extent> extent;
   try {
+    arenas[index].make_room();
+    lock.unlock();
     extent = make_extent(*asked_by->plan, role, missing, stream);
   } catch (const std::exception&) {
     // No host memory for the bookkeeping: the requests fall back, counted as no_extent.
   }
-  lock.lock();
+  if (!lock.owns_lock()) lock.lock();
   if (extent == nullptr) return;
   if (script.get() == asked_by && arenas[index].planned_bytes() == present) {
     adopt(std::move(extent));
@@ -261,18 +269,22 @@ Bytes Engine::trim(bool force) noexcept {
   if (forked_.load(std::memory_order_relaxed)) return 0;
   poll_fences();
   std::vector<std::unique_ptr<Arena::Extent>> taken;
+  try {
+    taken.reserve(ExtentTable::kMaxExtents);
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
   Bytes bytes = 0;
   {
     Impl::Lock lock(impl_->mutex);
     const bool keep_plan = impl_->script != nullptr && !force;
     impl_->settle_empty_extents(lock);
-    for (std::size_t role = 0; role < impl_->arenas.size(); ++role)
-      for (auto& extent : impl_->arenas[role].take_empty_extents(keep_plan)) {
-        impl_->extents.erase(std::find(impl_->extents.begin(), impl_->extents.end(), extent.get()));
-        impl_->extent_from_step[role] = impl_->plan_step + 1;
-        bytes += extent->map.size();
-        taken.push_back(std::move(extent));
-      }
+    for (Arena& arena : impl_->arenas) arena.take_empty_extents(keep_plan, taken);
+    for (const auto& extent : taken) {
+      impl_->extents.erase(std::find(impl_->extents.begin(), impl_->extents.end(), extent.get()));
+      impl_->extent_from_step[static_cast<std::size_t>(extent->role)] = impl_->plan_step + 1;
+      bytes += extent->map.size();
+    }
     impl_->stats.extent_bytes -= bytes;
     extent_bytes_.store(impl_->stats.extent_bytes, std::memory_order_relaxed);
     impl_->refresh_serving();

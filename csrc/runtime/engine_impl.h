@@ -87,8 +87,9 @@ struct Engine::Impl {
   std::unique_ptr<Arena::Extent> make_extent(const Plan& plan, RoleIndex role, Bytes size, StreamHandle stream);
   void adopt(std::unique_ptr<Arena::Extent> extent) noexcept;
   void give_back(std::unique_ptr<Arena::Extent> extent) noexcept;
-  void install(std::unique_ptr<const Script> next, std::int64_t step);
-  void replace_script(std::unique_ptr<const Script> next);
+  void make_room(const Script& next);
+  void install(std::unique_ptr<const Script> next, std::int64_t step) noexcept;  // after make_room, as the next one
+  void replace_script(std::unique_ptr<const Script> next) noexcept;
   void begin_table() noexcept;
   void note_variables() noexcept;
   void refresh_serving() noexcept;

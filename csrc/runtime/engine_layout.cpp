@@ -69,28 +69,30 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
       for (const Arena::Extent* extent : standing_extents.back()) standing.extent_ends.back().push_back(end += extent->map.size());
     }
     const Bytes limit = arena_limit;
-    old_scripts.reserve(old_scripts.size() + 1);  // replacing the script below must not fail
+    idle.reserve(ExtentTable::kMaxExtents);
     lock.unlock();
     PlannerOptions options;
     options.deadline_s = kPlacementSeconds;
     auto plan = std::make_shared<const Plan>(resized(old, needed, options, standing));
     if (limit == 0 || plan->total_arena_bytes() <= limit) next = std::make_unique<const Script>(std::move(plan));
+    lock.lock();
+    if (next != nullptr) make_room(*next);
   } catch (const std::exception&) {
-    // No memory for it: the step is served from the places there are, as far as they go.
+    next = nullptr;  // no memory for it: the step is served from the places there are, as far as they go
   }
   if (!lock.owns_lock()) lock.lock();
   settle_empty_extents(lock);
   if (next == nullptr || script.get() != asked_by) return;
   for (std::size_t space = 0; space < standing_extents.size(); ++space)
-    if (!standing.keeps_space[space] && arenas[space].live_plan_extents() != standing_extents[space]) return;
+    if (!standing.keeps_space[space] && !arenas[space].are_live_plan_extents(standing_extents[space])) return;
   for (std::size_t space = 0; space < standing_extents.size(); ++space) {
     if (standing.keeps_space[space]) continue;
     extent_from_step[space] = plan_step;
-    for (auto& extent : arenas[space].take_idle_plan_extents()) {
-      extents.erase(std::find(extents.begin(), extents.end(), extent.get()));
-      stats.extent_bytes -= extent->map.size();
-      idle.push_back(std::move(extent));
-    }
+    arenas[space].take_idle_plan_extents(idle);
+  }
+  for (const auto& extent : idle) {
+    extents.erase(std::find(extents.begin(), extents.end(), extent.get()));
+    stats.extent_bytes -= extent->map.size();
   }
   engine.extent_bytes_.store(stats.extent_bytes, std::memory_order_relaxed);
   replace_script(std::move(next));
