@@ -7,7 +7,7 @@
 namespace stalloc {
 namespace {
 
-constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 constexpr std::uint64_t kLongestText = 1 << 20;
 
 }  // namespace

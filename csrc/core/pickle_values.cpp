@@ -5,7 +5,7 @@
 namespace stalloc {
 namespace {
 
-constexpr std::size_t kChunkValues = std::size_t{1} << 16;
+constexpr std::size_t kChunkValues = std::size_t{1} << 14;
 constexpr std::size_t kLargeRun = kChunkValues / 4;  // from here on a run has memory of its own
 constexpr std::size_t kFreeBytes = std::size_t{64} << 20;  // whatever the file
 constexpr double kMostTimesRead = 2.6;                     // beside them
