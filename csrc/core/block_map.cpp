@@ -51,6 +51,7 @@ BlockMap::BlockIndex BlockMap::take_best_fit(Bytes size) noexcept {
   if (size <= 0 || size > this->size()) return kNoBlock;
   const auto length = static_cast<std::uint32_t>(size / kAlignment);
   const std::size_t size_class = class_of(length);
+  sort_free();
   BlockIndex best = search_class(size_class, length);
   if (best == kNoBlock) {
     const std::size_t next = next_class(size_class + 1);
@@ -166,8 +167,9 @@ BlockMap::BlockIndex BlockMap::find(Bytes offset) const noexcept {
   return block_at(static_cast<std::uint32_t>(offset / kAlignment));
 }
 
-Bytes BlockMap::largest_free_bytes() const noexcept {
-  for (std::size_t word = nonempty_.size(); word-- > 0;) {
+Bytes BlockMap::largest_free_bytes() noexcept {
+  sort_free();
+  for (std::size_t word = kNumClasses / 64; word-- > 0;) {
     if (nonempty_[word] == 0) continue;
     std::uint32_t largest = 0;
     for (BlockIndex at = class_heads_[word * 64 + highest_bit(nonempty_[word])]; at != kNoBlock;
@@ -191,9 +193,17 @@ BlockMap::BlockIndex BlockMap::search_class(std::size_t size_class, std::uint32_
   return best;
 }
 
-void BlockMap::list_insert(BlockIndex index) noexcept {
+void BlockMap::sort_free() noexcept {
+  for (BlockIndex at = class_heads_[kUnsorted]; at != kNoBlock;) {
+    const BlockIndex next = blocks_[at].list_next;
+    list_insert(at, class_of(blocks_[at].length));
+    at = next;
+  }
+  class_heads_[kUnsorted] = kNoBlock;
+}
+
+void BlockMap::list_insert(BlockIndex index, std::size_t size_class) noexcept {
   Block* const blocks = blocks_.data();
-  const std::size_t size_class = class_of(blocks[index].length);
   const BlockIndex head = class_heads_[size_class];
   blocks[index].size_class = static_cast<std::uint16_t>(size_class);
   blocks[index].list_previous = kNoBlock;
@@ -221,7 +231,7 @@ void BlockMap::list_remove(BlockIndex index) noexcept {
 void BlockMap::list_replace(BlockIndex old, BlockIndex index) noexcept {
   Block* const blocks = blocks_.data();
   const std::uint16_t size_class = blocks[old].size_class;
-  if (class_of(blocks[index].length) != size_class) {
+  if (size_class != kUnsorted && class_of(blocks[index].length) != size_class) {
     list_remove(old);
     list_insert(index);
     return;
@@ -238,7 +248,8 @@ void BlockMap::list_replace(BlockIndex old, BlockIndex index) noexcept {
 
 void BlockMap::resize_free(BlockIndex index, std::uint32_t length) noexcept {
   blocks_[index].length = length;
-  if (class_of(length) == blocks_[index].size_class) return;
+  const std::size_t size_class = blocks_[index].size_class;
+  if (size_class == kUnsorted || size_class == class_of(length)) return;
   list_remove(index);
   list_insert(index);
 }
@@ -343,9 +354,10 @@ void BlockMap::check_invariants() const {
   require(covered == num_granules_, "the range is covered");
   require(used == used_granules_, "used bytes are counted");
   require(count + num_spare_ == blocks_.size(), "no block is lost");
-  for (std::size_t size_class = 0; size_class < kNumClasses; ++size_class)
+  for (std::size_t size_class = 0; size_class <= kUnsorted; ++size_class)
     for (BlockIndex at = class_heads_[size_class]; at != kNoBlock; at = blocks_[at].list_next) {
-      require(!blocks_[at].used && class_of(blocks_[at].length) == size_class && blocks_[at].size_class == size_class,
+      require(!blocks_[at].used && blocks_[at].size_class == size_class &&
+                  (size_class == kUnsorted || class_of(blocks_[at].length) == size_class),
               "lists hold free blocks of their class");
       --free_count;
     }

@@ -4,7 +4,8 @@
 // Used blocks are found by address through a bitmap of their starts with summary levels (find the last start at or
 // before an address in a few word operations) and a hash from start to block; a free block through the used one before it.
 // Free blocks hang in lists by size class (a power of two cut into 32, so a class holds sizes within 1/32 of each other);
-// one that shrinks or grows within its class stays where it is in its list.
+// a change puts a block among the unsorted ones, and who looks for room by size sorts these first: what a step of planned
+// requests gives and takes is never sorted.
 #pragma once
 
 #include <array>
@@ -19,6 +20,7 @@ class BlockMap {
  public:
   using BlockIndex = std::uint32_t;
   static constexpr BlockIndex kNoBlock = 0xffffffffu;
+  static constexpr std::uint16_t kUnsorted = 1024;  // the class of free blocks that were not sorted yet
 
   struct Block {
     std::uint32_t start = 0;    // in granules of kAlignment bytes
@@ -27,7 +29,7 @@ class BlockMap {
     BlockIndex next = kNoBlock;
     BlockIndex list_previous = kNoBlock;  // among the free blocks of its size class
     BlockIndex list_next = kNoBlock;
-    std::uint16_t size_class = 0;  // of the list it hangs in, while it is free
+    std::uint16_t size_class = kUnsorted;  // of the list it hangs in, while it is free
     bool used = false;
   };
 
@@ -52,7 +54,8 @@ class BlockMap {
   }
   // Calls visit(index) for the free blocks that hold `size` bytes, by size class, smallest first, until it returns false.
   template <typename Visit>
-  void visit_free(Bytes size, Visit visit) const {
+  void visit_free(Bytes size, Visit visit) noexcept {
+    sort_free();
     const auto length = static_cast<std::uint32_t>(size / kAlignment);
     for (std::size_t at = next_class(class_of(length)); at != kNumClasses; at = next_class(at + 1))
       for (BlockIndex index = class_heads_[at]; index != kNoBlock; index = blocks_[index].list_next)
@@ -69,13 +72,14 @@ class BlockMap {
   std::size_t num_used() const noexcept { return num_used_; }
   std::size_t max_blocks() const noexcept { return blocks_.size(); }
   bool has_spare_blocks() const noexcept { return num_spare_ >= 2; }  // else every take fails
-  Bytes largest_free_bytes() const noexcept;
+  Bytes largest_free_bytes() noexcept;
   // For tests: throws std::logic_error naming the first broken invariant.
   void check_invariants() const;
 
  private:
   static constexpr std::uint32_t kSubClassBits = 5;
   static constexpr std::size_t kNumClasses = std::size_t{32} << kSubClassBits;
+  static_assert(kNumClasses == kUnsorted);
 
   static std::size_t class_of(std::uint32_t length) noexcept {
     const std::uint32_t power = 31u - static_cast<std::uint32_t>(__builtin_clz(length));
@@ -85,16 +89,17 @@ class BlockMap {
   // The first class from `size_class` on that has a block; kNumClasses when there is none.
   std::size_t next_class(std::size_t size_class) const noexcept {
     std::size_t word = size_class / 64;
-    if (word >= nonempty_.size()) return kNumClasses;
+    if (word >= kNumClasses / 64) return kNumClasses;
     std::uint64_t bits = nonempty_[word] & (~std::uint64_t{0} << (size_class % 64));
     while (bits == 0) {
-      if (++word == nonempty_.size()) return kNumClasses;
+      if (++word == kNumClasses / 64) return kNumClasses;
       bits = nonempty_[word];
     }
     return word * 64 + static_cast<std::size_t>(__builtin_ctzll(bits));
   }
   BlockIndex search_class(std::size_t size_class, std::uint32_t length) const noexcept;
-  void list_insert(BlockIndex index) noexcept;
+  void sort_free() noexcept;
+  void list_insert(BlockIndex index, std::size_t size_class = kUnsorted) noexcept;
   void list_remove(BlockIndex index) noexcept;
   void list_replace(BlockIndex old, BlockIndex index) noexcept;
   void resize_free(BlockIndex index, std::uint32_t length) noexcept;
@@ -132,8 +137,8 @@ class BlockMap {
   std::vector<std::uint64_t> starts_;  // of used blocks: level 0 has one bit a granule; level k one bit a word of level k-1
   std::array<std::size_t, 8> level_begin_{};  // into starts_
   std::size_t num_levels_ = 0;
-  std::array<BlockIndex, kNumClasses> class_heads_;
-  std::array<std::uint64_t, kNumClasses / 64> nonempty_{};  // one bit a class
+  std::array<BlockIndex, kNumClasses + 1> class_heads_;         // the last of the unsorted
+  std::array<std::uint64_t, kNumClasses / 64 + 1> nonempty_{};  // one bit a class
 };
 
 }  // namespace stalloc

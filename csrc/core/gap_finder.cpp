@@ -171,7 +171,7 @@ void GapFinder::look_into(const BlockMap& map, BlockMap::BlockIndex block, Bytes
   consider(end);
 }
 
-Gap GapFinder::find(const BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now, Tick until) noexcept {
+Gap GapFinder::find(BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now, Tick until) noexcept {
   collect_span(needs_[static_cast<std::size_t>(space)], size, now, until);
   Gap best;
   std::size_t num_looks = 0;

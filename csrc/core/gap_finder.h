@@ -29,7 +29,7 @@ class GapFinder {
   // plan's timeline; `until` may pass the window's end. `begin` is where the map's extent begins in the plan's address
   // space. No gap only when there is none. It is the smallest of all while at most kMaxLooks free blocks hold the request.
   // O(births in the span + free blocks looked at); never allocates.
-  Gap find(const BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now, Tick until) noexcept;
+  Gap find(BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now, Tick until) noexcept;
 
  private:
   struct Range {

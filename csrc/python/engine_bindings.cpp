@@ -79,7 +79,7 @@ void bind_block_map(py::module_& m) {
   py::class_<GapFinder>(m, "GapFinder", py::module_local(), "Finds room that a plan leaves idle.")
       .def(py::init([](const py::dict& plan) { return std::make_unique<GapFinder>(plan_from(plan)); }), py::arg("plan"))
       .def_readonly_static("MAX_LOOKS", &GapFinder::kMaxLooks)
-      .def("find", [](GapFinder& finder, const BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now,
+      .def("find", [](GapFinder& finder, BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now,
                       Tick until) -> std::optional<std::pair<Bytes, Bytes>> {
         const Gap gap = finder.find(map, space, begin, size, now, until);
         if (!gap) return std::nullopt;
