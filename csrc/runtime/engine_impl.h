@@ -9,6 +9,7 @@
 #include "core/gap_finder.h"
 #include "core/step_cursor.h"
 #include "runtime/arena.h"
+#include "runtime/brief_mutex.h"
 #include "runtime/debug_memory.h"
 #include "runtime/engine.h"
 #include "runtime/extent_table.h"
@@ -19,7 +20,7 @@
 namespace stalloc {
 
 struct Engine::Impl {
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<BriefMutex>;
 
   // A freed block that waits for one stream.
   struct Awaiting {
@@ -106,7 +107,7 @@ struct Engine::Impl {
   Engine& engine;
   Upstream& upstream;
 
-  mutable std::mutex mutex;  // guards all below; never held across a call into the upstream
+  mutable BriefMutex mutex;  // guards all below; never held across a call into the upstream
   StreamRoles roles;
   Recorder recorder;
   std::array<Arena, StreamRoles::kMaxRoles> arenas;  // by space, which is a role that has it
