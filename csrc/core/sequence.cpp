@@ -32,6 +32,7 @@ std::int64_t Sequence::find_gram(const std::array<Bytes, kGramLength>& gram, std
 void SequenceMatcher::begin(const Sequence* sequence, const Bytes* expected) noexcept {
   sequence_ = sequence;
   expected_ = expected;
+  length_ = sequence == nullptr ? 0 : sequence->length();
   cursor_ = 0;
   num_skipped_ = 0;
   num_misses_ = 0;
@@ -44,13 +45,12 @@ void SequenceMatcher::begin(const Sequence* sequence, const Bytes* expected) noe
 // where the cursor foretold them, that the step must have begun anew: the cursor then stands at this request's position.
 bool SequenceMatcher::begins_anew(Bytes size) noexcept {
   const auto may_be_at = [&](std::int64_t at) { return expected_[at] == size || expected_[at] == kAnySize; };
-  if (sequence_->length() <= kMinBeginning) return false;
   if (num_begun_ == kMinBeginning || !may_be_at(num_begun_)) {
     num_begun_ = 0;
     num_strange_ = 0;
     if (!may_be_at(0)) return false;
   }
-  if (cursor_ >= sequence_->length() || !may_be_at(cursor_)) ++num_strange_;
+  if (cursor_ >= length_ || !may_be_at(cursor_)) ++num_strange_;
   if (++num_begun_ < kMinBeginning || num_strange_ < kMinStrange || cursor_ <= kMinBeginning) return false;
   cursor_ = kMinBeginning - 1;
   num_skipped_ = 0;
@@ -82,7 +82,7 @@ std::int64_t SequenceMatcher::match_skipped(Bytes size) noexcept {
 }
 
 std::int64_t SequenceMatcher::match_ahead(Bytes size) noexcept {
-  const std::int64_t end = std::min(sequence_->length(), cursor_ + kLookAhead);
+  const std::int64_t end = std::min(length_, cursor_ + kLookAhead);
   for (std::int64_t at = cursor_ + 1; at < end; ++at)
     if (expected_[at] == size) return advance_to(at);
   return kNoPosition;

@@ -53,12 +53,12 @@ class SequenceMatcher {
   std::int64_t match(Bytes size, MayDefine may_define) noexcept {
     if (sequence_ == nullptr) return kNoPosition;
     recent_ = {recent_[1], recent_[2], size};
-    if (begins_anew(size)) return cursor_++;
-    if (cursor_ < sequence_->length() && expected_[cursor_] == size) {
+    if (may_begin_anew(size) && begins_anew(size)) return cursor_++;
+    if (cursor_ < length_ && expected_[cursor_] == size) {
       num_misses_ = 0;
       return cursor_++;
     }
-    for (std::int64_t at = cursor_; at < std::min(cursor_ + kDefinersAhead, sequence_->length()); ++at)
+    for (std::int64_t at = cursor_; at < std::min(cursor_ + kDefinersAhead, length_); ++at)
       if (expected_[at] == kAnySize && may_define(at)) return advance_to(at);
     return match_elsewhere(size);
   }
@@ -70,6 +70,10 @@ class SequenceMatcher {
   static constexpr std::int64_t kMinStrange = 4;     // of which the cursor foretold so many not
   static constexpr std::size_t kMaxSkipped = 64;
 
+  // Else begins_anew() would find nothing begun and begin nothing.
+  bool may_begin_anew(Bytes size) const noexcept {
+    return length_ > kMinBeginning && (num_begun_ > 0 || expected_[0] == size || expected_[0] == kAnySize);
+  }
   bool begins_anew(Bytes size) noexcept;
   std::int64_t match_elsewhere(Bytes size) noexcept;
   std::int64_t match_skipped(Bytes size) noexcept;
@@ -79,13 +83,14 @@ class SequenceMatcher {
 
   const Sequence* sequence_ = nullptr;
   const Bytes* expected_ = nullptr;
+  std::int64_t length_ = 0;
   std::int64_t cursor_ = 0;
-  std::array<std::int64_t, kMaxSkipped> skipped_{};  // positions passed over and not given yet, oldest first
   std::size_t num_skipped_ = 0;
   std::size_t num_misses_ = 0;  // requests in a row that found no position
   std::int64_t num_begun_ = 0;  // of the latest requests, how many are the step's first ones, one after another
   std::int64_t num_strange_ = 0;  // of these, how many the cursor did not foretell
   std::array<Bytes, Sequence::kGramLength> recent_{};  // the last sizes asked for, newest last
+  std::array<std::int64_t, kMaxSkipped> skipped_{};    // positions passed over and not given yet, oldest first
 };
 
 }  // namespace stalloc

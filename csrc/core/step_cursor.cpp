@@ -44,11 +44,13 @@ StepScript::StepScript(const std::vector<Request>& requests, RoleIndex num_roles
   std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(num_roles));
   std::vector<bool> is_dynamic(sizes.size(), false);
   positions_.resize(sizes.size());
+  follows_.resize(sizes.size());
   for (const Request& request : requests) {
     const auto role = static_cast<std::size_t>(request.role);
     const auto position = static_cast<std::int64_t>(sizes[role].size());
     const SizeModel& model = request.model;
     positions_[role].push_back({request.dynamic, model, request.size});
+    follows_[role].push_back(model.defines ? kNoVariable : model.variable);
     if (request.dynamic) is_dynamic[role] = has_dynamic_ = true;
     else if (model.variable != kNoVariable) is_sizing_[static_cast<std::size_t>(model.variable)] = true;
     if (model.variable == kNoVariable) {
@@ -112,7 +114,7 @@ std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
     return true;
   };
   const Bytes rounded = round_up(requested, kAlignment);
-  if (script_->dynamic_sequences_[index].length() == 0) {
+  if (!script_->has_dynamic_ || script_->dynamic_sequences_[index].length() == 0) {
     const std::int64_t position = matchers_[index].match(rounded, may_define);
     if (defined != kNoVariable) define(defined, requested);
     else confirm(role, position);
@@ -129,11 +131,11 @@ std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
 }
 
 void StepCursor::confirm(RoleIndex role, std::int64_t position) noexcept {
-  if (position == kNoPosition) return;
-  const SizeModel& model = script_->positions_[static_cast<std::size_t>(role)][static_cast<std::size_t>(position)].model;
-  if (model.variable == kNoVariable || model.defines) return;
-  ++num_confirmed_[static_cast<std::size_t>(model.variable)];
-  note_outgrown(static_cast<std::size_t>(model.variable));
+  if (position == kNoPosition || values_.empty()) return;
+  const std::int32_t variable = script_->follows_[static_cast<std::size_t>(role)][static_cast<std::size_t>(position)];
+  if (variable == kNoVariable) return;
+  ++num_confirmed_[static_cast<std::size_t>(variable)];
+  note_outgrown(static_cast<std::size_t>(variable));
 }
 
 void StepCursor::note_outgrown(std::size_t variable) noexcept {

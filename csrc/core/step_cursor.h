@@ -48,6 +48,7 @@ class StepScript {
   std::vector<std::vector<Dependent>> dependents_;  // by variable
   std::vector<std::vector<Definer>> definers_;      // by role, by position
   std::vector<std::vector<DynamicSequence::Position>> positions_;  // by role
+  std::vector<std::vector<std::int32_t>> follows_;  // by role, by position: the variable that the size follows
   std::vector<bool> is_sizing_;  // by variable: some request that is not dynamic follows it
   bool has_dynamic_ = false;
   std::vector<Bytes> variable_bytes_;

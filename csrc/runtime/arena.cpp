@@ -36,10 +36,9 @@ Arena::Place Arena::take_from(Extent* extent, BlockMap::BlockIndex free_block, B
   return block == BlockMap::kNoBlock ? Place{} : Place{extent, block};
 }
 
-Bytes Arena::planned_bytes() const noexcept {
-  Bytes bytes = 0;
-  for (const Extent* extent : planned_) bytes += extent->map.size();
-  return bytes;
+void Arena::count_planned() noexcept {
+  planned_bytes_ = 0;
+  for (const Extent* extent : planned_) planned_bytes_ += extent->map.size();
 }
 
 std::vector<Arena::Extent*> Arena::live_plan_extents() const {
@@ -66,6 +65,7 @@ void Arena::take_idle_plan_extents(std::vector<std::unique_ptr<Extent>>& taken) 
     extents_.erase(owner);
   }
   planned_.erase(std::remove_if(planned_.begin(), planned_.end(), is_idle), planned_.end());
+  count_planned();
 }
 
 Arena::Place Arena::take_gap(Bytes size) noexcept {
@@ -101,6 +101,7 @@ void Arena::take_empty_extents(bool keep_plan, std::vector<std::unique_ptr<Exten
     taken.push_back(std::move(*extent));
   }
   extents_.erase(kept, extents_.end());
+  count_planned();
 }
 
 Bytes Arena::empty_extent_bytes(bool keep_plan) const noexcept {

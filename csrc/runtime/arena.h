@@ -64,10 +64,14 @@ class Arena {
   void add_plan_extent(std::unique_ptr<Extent> extent) noexcept {
     planned_.push_back(extent.get());
     extents_.push_back(std::move(extent));
+    count_planned();
   }
-  void forget_plan() noexcept { planned_.clear(); }
+  void forget_plan() noexcept {
+    planned_.clear();
+    count_planned();
+  }
   const std::vector<Extent*>& planned() const noexcept { return planned_; }
-  Bytes planned_bytes() const noexcept;
+  Bytes planned_bytes() const noexcept { return planned_bytes_; }
   // The plan's extents in which something lives, and the others, taken out of the plan and, if they may go, of the arena.
   std::vector<Extent*> live_plan_extents() const;
   bool are_live_plan_extents(const std::vector<Extent*>& those) const noexcept;
@@ -86,8 +90,11 @@ class Arena {
   bool spares(const Extent* extent, bool keep_plan) const noexcept;  // from the two above
 
  private:
+  void count_planned() noexcept;
+
   std::vector<std::unique_ptr<Extent>> extents_;
   std::vector<Extent*> planned_;  // some of extents_
+  Bytes planned_bytes_ = 0;       // of these
 };
 
 }  // namespace stalloc

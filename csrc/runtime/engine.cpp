@@ -8,7 +8,6 @@
 namespace stalloc {
 namespace {
 
-constexpr Bytes kMaxRequest = Bytes{1} << 40;
 constexpr Bytes kSmallBytes = Bytes{1} << 20;
 constexpr std::size_t kPollsPerAllocation = 2;
 constexpr std::size_t kPollsPerBusySlot = 8;  // each asks the driver: about a microsecond
@@ -73,47 +72,34 @@ Arena::Place Engine::Impl::serve_gap(Lock& lock, RoleIndex role, Bytes rounded) 
 
 // The slot of this request, if its bytes are free; else why not.
 Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept {
-  const RoleIndex space = script->plan->space_of(role);
-  const auto index = static_cast<std::size_t>(space);
-  const std::int64_t step = plan_step;
   const std::int64_t position = cursor.match(role, size);
-  if (wants_layout()) lay_out_anew(lock);
-  if (script != nullptr && plan_step >= extent_from_step[index] && role < script->plan->num_roles &&
-      arenas[index].planned_bytes() < script->plan->arena_bytes[index]) {
-    take_extent(lock, space);
-  }
-  if (script == nullptr || role >= script->plan->num_roles || script->plan->space_of(role) != space || plan_step != step)
-    return {};  // changed while the lock was open
+  const Script* const plan = script.get();
+  const RoleIndex space = plan->plan->space_of(role);
+  Arena& arena = arenas[static_cast<std::size_t>(space)];
+  if (has_outgrown || cursor.has_outgrown() || arena.planned_bytes() < plan->plan->arena_bytes[static_cast<std::size_t>(space)])
+    if (!make_ready(lock, role)) return {};
   if (position == StepCursor::kNoPosition) {
     until = now + kUnforetoldLife;
     *reason = Fallback::kUnmatched;
     return {};
   }
-  const Slot& slot = script->slot(plan_step, role, position);
-  const bool hands_over = script->hands_over[static_cast<std::size_t>(&slot - script->plan->slots.data())];
+  const ServedSlot slot = script->served[static_cast<std::size_t>(table_begin[role] + position)];
   now = slot.birth;
   until = slot.death;
-  if (slot.kind == SlotKind::kUnplanned) {
+  if (!slot.is_planned) {
     *reason = Fallback::kUnplanned;
     return {};
   }
   const Bytes rounded = round_up(size, kAlignment);
-  if (rounded > slot.size) {
+  if (rounded > slot.size_granules * kAlignment) {
     *reason = Fallback::kTooLong;
     return {};
   }
   ++stats.planned_requests;
-  Arena& arena = arenas[index];
-  Arena::Place place = arena.take_slot(slot.offset, rounded);
-  if (!place && !awaiting.empty() && !arena.planned().empty()) {
-    const Bytes offset = slot.offset;
-    poll_some(lock, kPollsPerBusySlot);
-    if (plan_step == step) place = arena.take_slot(offset, rounded);
-    if (!place && plan_step == step) place = take_awaited(lock, arena, offset, rounded, role);
-  }
+  Arena::Place place = take_slot(lock, arena, slot.offset, rounded, role);
   if (place) {
-    place = settled(lock, place, role);
-    if (place) place.note().hands_over = hands_over;
+    if (!is_own(place, role)) place = settled(lock, place, role);
+    if (place) place.note().hands_over = slot.hands_over;
     else *reason = Fallback::kUnfenced;
     return place;
   }
@@ -122,24 +108,47 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   return {};
 }
 
+// Places the slots anew or takes an extent, where that is due. False when the lock was open and the plan has changed.
+bool Engine::Impl::make_ready(Lock& lock, RoleIndex role) noexcept {
+  const RoleIndex space = script->plan->space_of(role);
+  const auto index = static_cast<std::size_t>(space);
+  const std::int64_t step = plan_step;
+  if (wants_layout()) lay_out_anew(lock);
+  if (script != nullptr && plan_step >= extent_from_step[index] && role < script->plan->num_roles &&
+      arenas[index].planned_bytes() < script->plan->arena_bytes[index]) {
+    take_extent(lock, space);
+  }
+  return script != nullptr && role < script->plan->num_roles && script->plan->space_of(role) == space && plan_step == step;
+}
+
+// The slot's bytes, after a look at those who wait for a stream where they are in use.
+Arena::Place Engine::Impl::take_slot(Lock& lock, Arena& arena, Bytes offset, Bytes size, RoleIndex role) noexcept {
+  Arena::Place place = arena.take_slot(offset, size);
+  if (place || awaiting.empty() || arena.planned().empty()) return place;
+  const std::int64_t step = plan_step;
+  poll_some(lock, kPollsPerBusySlot);
+  if (plan_step == step) place = arena.take_slot(offset, size);
+  if (!place && plan_step == step) place = take_awaited(lock, arena, offset, size, role);
+  return place;
+}
+
 void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested, RoleIndex role) noexcept {
   Arena::Note& note = place.note();
   note.requested = requested;
   note.role = role;
   if (debug) debug_memory.handed_out(place, roles.handle_of(role));
-  stats.served_bytes += place.size();
-  stats.served_requested_bytes += requested;
-  ++stats.served_blocks;
-  stats.served_peak_bytes = std::max(stats.served_peak_bytes, stats.served_bytes);
-  const std::size_t size_class = place.size() > kSmallBytes ? 1 : 0;
+  const Bytes bytes = place.size();
+  const std::size_t size_class = bytes > kSmallBytes ? 1 : 0;
   for (const std::size_t pool : {std::size_t{0}, size_class + 1}) {
-    interval_peaks[pool].bytes = std::max(interval_peaks[pool].bytes, levels[pool].bytes += place.size());
+    interval_peaks[pool].bytes = std::max(interval_peaks[pool].bytes, levels[pool].bytes += bytes);
     interval_peaks[pool].blocks = std::max(interval_peaks[pool].blocks, ++levels[pool].blocks);
   }
+  stats.served_peak_bytes = std::max(stats.served_peak_bytes, levels[0].bytes);
+  stats.served_requested_bytes += requested;
   ++stats.total_blocks[size_class];
-  stats.total_bytes[size_class] += place.size();
+  stats.total_bytes[size_class] += bytes;
   stats.total_requested_bytes[size_class] += requested;
-  engine.served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
+  engine.served_bytes_.store(levels[0].bytes, std::memory_order_relaxed);
   void* ptr = reinterpret_cast<void*>(place.address());
   recorder.allocation(ptr, requested, role);
   if (debug) check();
@@ -149,23 +158,20 @@ void* Engine::Impl::hand_out(const Arena::Place& place, Bytes requested, RoleInd
 void Engine::deallocate(void* ptr) noexcept {
   if (forked_.load(std::memory_order_relaxed)) return;
   Impl::Lock lock(impl_->mutex);
-  const Arena::Place place = impl_->find(ptr);
-  if (!place || place.address() != reinterpret_cast<std::uint64_t>(ptr) ||
-      !place.extent->map.block(place.block).used || place.note().freed) {
+  const Arena::Place place = impl_->find_used(ptr);
+  if (!place || place.note().freed) {
     ++impl_->stats.bad_frees;
     if (impl_->debug) DebugMemory::fail_at("a free of no block", reinterpret_cast<std::uint64_t>(ptr), "a live block is freed once");
     return;
   }
   impl_->recorder.free(ptr);
-  EngineStats& stats = impl_->stats;
-  stats.served_bytes -= place.size();
-  stats.served_requested_bytes -= place.note().requested;
-  --stats.served_blocks;
-  for (const std::size_t pool : {std::size_t{0}, place.size() > kSmallBytes ? std::size_t{2} : std::size_t{1}}) {
-    impl_->levels[pool].bytes -= place.size();
+  const Bytes bytes = place.size();
+  impl_->stats.served_requested_bytes -= place.note().requested;
+  for (const std::size_t pool : {std::size_t{0}, bytes > kSmallBytes ? std::size_t{2} : std::size_t{1}}) {
+    impl_->levels[pool].bytes -= bytes;
     --impl_->levels[pool].blocks;
   }
-  served_bytes_.store(stats.served_bytes, std::memory_order_relaxed);
+  served_bytes_.store(impl_->levels[0].bytes, std::memory_order_relaxed);
   if (place.note().has_uses || place.note().lost) {
     impl_->await_streams(lock, place);
   } else {
@@ -235,6 +241,17 @@ void Engine::Impl::poll_some(Lock& lock, std::size_t limit) noexcept {
       release(entry.place);
     }
   }
+}
+
+// The block in use that begins there.
+Arena::Place Engine::Impl::find_used(const void* ptr) const noexcept {
+  const auto address = reinterpret_cast<std::uint64_t>(ptr);
+  for (Arena::Extent* extent : extents) {
+    if (address - extent->base >= static_cast<std::uint64_t>(extent->map.size())) continue;
+    const auto block = extent->map.find_used(static_cast<Bytes>(address - extent->base));
+    return block == BlockMap::kNoBlock ? Arena::Place{} : Arena::Place{extent, block};
+  }
+  return {};
 }
 
 Arena::Place Engine::Impl::find(const void* ptr) const noexcept {

@@ -68,9 +68,9 @@ void Engine::Impl::check() const noexcept {
   }
   require(num_extents == extents.size(), "a listed extent belongs to an arena");
   require(extent_bytes == stats.extent_bytes, "extent_bytes is what the extents have");
-  require(sums.served == stats.served_bytes, "served_bytes is what is in use");
+  require(sums.served == levels[0].bytes, "served_bytes is what is in use");
   require(sums.requested == stats.served_requested_bytes, "served_requested_bytes is what was asked for");
-  require(sums.blocks == stats.served_blocks, "served_blocks is how many are in use");
+  require(sums.blocks == levels[0].blocks, "served_blocks is how many are in use");
   require(sums.awaiting == stats.awaiting_bytes, "awaiting_bytes is what waits for streams");
 }
 

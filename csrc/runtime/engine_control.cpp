@@ -29,18 +29,19 @@ Engine::~Engine() {
   }
 }
 
-Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) 
-    : plan(std::move(the_plan)), hands_over(find_handovers(*plan)), gaps(*plan) {
+Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::move(the_plan)), gaps(*plan) {
   steps.reserve(static_cast<std::size_t>(plan->num_tables()));
   for (std::int32_t table = 0; table < plan->num_tables(); ++table) steps.emplace_back(*plan, table);
+  const std::vector<bool> hands_over = find_handovers(*plan);
+  served.reserve(plan->table_slots.size());
+  for (const std::int32_t index : plan->table_slots) {
+    const Slot& slot = plan->slots[static_cast<std::size_t>(index)];
+    const auto size_granules = static_cast<std::uint32_t>(std::min(slot.size, kMaxRequest) / kAlignment);
+    served.push_back({slot.offset, slot.birth, slot.death, size_granules, slot.kind != SlotKind::kUnplanned,
+                      hands_over[static_cast<std::size_t>(index)]});
+  }
   for (const Slot& slot : plan->slots)
     if (slot.kind == SlotKind::kPersistent) persistent_bytes += slot.size;
-}
-
-const Slot& Engine::Impl::Script::slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept {
-  const auto cell = static_cast<std::size_t>(plan->table_of(step) * plan->num_roles + role);
-  const auto at = static_cast<std::size_t>(plan->table_begin[cell] + position);
-  return plan->slots[static_cast<std::size_t>(plan->table_slots[at])];
 }
 
 std::int64_t Engine::end_step() {
@@ -70,6 +71,13 @@ void Engine::end_phase() {
 void Engine::Impl::begin_table() noexcept {
   cursor_before_phase.reset();
   if (script != nullptr) cursor.begin(&script->steps[static_cast<std::size_t>(script->plan->table_of(plan_step))]);
+  find_table();
+}
+
+void Engine::Impl::find_table() noexcept {
+  if (script == nullptr) return;
+  const Plan& plan = *script->plan;
+  table_begin = plan.table_begin.data() + static_cast<std::ptrdiff_t>(plan.table_of(plan_step)) * plan.num_roles;
 }
 
 void Engine::Impl::note_variables() noexcept {
@@ -173,6 +181,7 @@ void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step
 void Engine::Impl::replace_script(std::unique_ptr<const Script> next) noexcept {
   if (script != nullptr) old_scripts.push_back(std::move(script));
   script = std::move(next);
+  find_table();
 }
 
 void Engine::deactivate() noexcept {
@@ -326,12 +335,15 @@ void Engine::become_forked_child() noexcept {
 
 EngineStats Engine::stats() const noexcept {
   const Impl::Lock lock(impl_->mutex);
-  return impl_->stats;
+  EngineStats stats = impl_->stats;
+  stats.served_bytes = impl_->levels[0].bytes;
+  stats.served_blocks = impl_->levels[0].blocks;
+  return stats;
 }
 
 void Engine::reset_peaks() noexcept {
   const Impl::Lock lock(impl_->mutex);
-  impl_->stats.served_peak_bytes = impl_->stats.served_bytes;
+  impl_->stats.served_peak_bytes = impl_->levels[0].bytes;
 }
 
 ServedLevels Engine::take_interval_peaks() noexcept {

@@ -19,6 +19,8 @@
 
 namespace stalloc {
 
+inline constexpr Bytes kMaxRequest = Bytes{1} << 40;  // larger ones are not ours
+
 struct Engine::Impl {
   using Lock = std::unique_lock<BriefMutex>;
 
@@ -31,15 +33,24 @@ struct Engine::Impl {
 
   using AwaitingOfBlock = std::array<Awaiting, kMaxFencedStreams>;
 
+  // What serving needs of a slot, two to a cache line.
+  struct ServedSlot {
+    Bytes offset = kUnplaced;
+    Tick birth = 0;
+    Tick death = 0;
+    std::uint32_t size_granules = 0;  // enough for any request that is served
+    bool is_planned = false;
+    bool hands_over = false;  // find_handovers()
+  };
+
   // A plan made ready for the hot path.
   struct Script {
     std::shared_ptr<const Plan> plan;
     std::vector<StepScript> steps;  // by table
-    std::vector<bool> hands_over;   // by slot: find_handovers()
+    std::vector<ServedSlot> served;  // as the plan's table_slots: table by table, role by role
     mutable GapFinder gaps;
     Bytes persistent_bytes = 0;
     explicit Script(std::shared_ptr<const Plan> plan);
-    const Slot& slot(std::int64_t step, RoleIndex role, std::int64_t position) const noexcept;
   };
 
   // Extents on their way into the arenas. Those that do not get there, whatever the reason, go back.
@@ -61,6 +72,8 @@ struct Engine::Impl {
   // --- engine.cpp ---
   void* allocate(Bytes size, StreamHandle stream) noexcept;
   Arena::Place serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept;
+  bool make_ready(Lock& lock, RoleIndex role) noexcept;
+  Arena::Place take_slot(Lock& lock, Arena& arena, Bytes offset, Bytes size, RoleIndex role) noexcept;
   Arena::Place serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept;
   void* hand_out(const Arena::Place& place, Bytes requested, RoleIndex role) noexcept;
   void release(const Arena::Place& place) noexcept;
@@ -68,8 +81,13 @@ struct Engine::Impl {
   void put_back(const Awaiting& entry) noexcept;
   void poll_some(Lock& lock, std::size_t limit) noexcept;
   Arena::Place find(const void* ptr) const noexcept;
+  Arena::Place find_used(const void* ptr) const noexcept;
 
   // --- engine_handover.cpp ---
+  // Only this stream ever used its memory.
+  static bool is_own(const Arena::Place& place, RoleIndex role) noexcept {
+    return place.extent->owners == nullptr && place.extent->role == role;
+  }
   bool settle(Lock& lock, const Arena::Place& place, RoleIndex role) noexcept;
   Arena::Place settled(Lock& lock, const Arena::Place& place, RoleIndex role) noexcept;
   Arena::Place take_awaited(Lock& lock, Arena& arena, Bytes offset, Bytes size, RoleIndex role) noexcept;
@@ -92,6 +110,7 @@ struct Engine::Impl {
   void install(std::unique_ptr<const Script> next, std::int64_t step) noexcept;  // after make_room, as the next one
   void replace_script(std::unique_ptr<const Script> next) noexcept;
   void begin_table() noexcept;
+  void find_table() noexcept;
   void note_variables() noexcept;
   void refresh_serving() noexcept;
 
@@ -116,6 +135,7 @@ struct Engine::Impl {
   // Replaced scripts are kept: a thread inside take_extent may still look at one. A few a process.
   std::vector<std::unique_ptr<const Script>> old_scripts;
   std::int64_t plan_step = 0;
+  const std::int64_t* table_begin = nullptr;  // the script's plan's, of the table of plan_step: by role
   StepCursor cursor;
   // Of this step. Given back by assignment, which keeps the storage that the cursor points into.
   std::optional<StepCursor> cursor_before_phase;
@@ -141,7 +161,7 @@ struct Engine::Impl {
   std::size_t num_known_streams = 0;                   // when these waits were made
   std::array<StreamHandle, kMaxFencedStreams> followed{};  // told by the host, whether or not they allocate
   std::size_t num_followed = 0;
-  EngineStats stats;
+  EngineStats stats;      // but for what `levels` holds
   ServedLevels levels{};  // now
   ServedLevels interval_peaks{};
 };

@@ -20,7 +20,7 @@ bool Engine::Impl::wants_layout() const noexcept {
 // Blocks that live now stay where they are and would stand in the way of slots that are placed as if they were not: a
 // step that is well under way is served as it is, and the next one begins with the new places.
 bool Engine::Impl::is_quiet() const noexcept {
-  const Bytes live = stats.served_bytes + stats.awaiting_bytes - script->persistent_bytes;
+  const Bytes live = levels[0].bytes + stats.awaiting_bytes - script->persistent_bytes;
   return 2 * live <= script->plan->total_arena_bytes() - script->persistent_bytes;
 }
 
