@@ -114,7 +114,10 @@ std::size_t GapFinder::collect(const Needs& needs, std::size_t from, Tick after,
 }
 
 // All that is needed in (now, until), sorted, without the holes between that cannot hold `size` bytes.
-void GapFinder::collect_span(Needs& needs, Bytes size, Tick now, Tick until) noexcept {
+void GapFinder::collect_span(RoleIndex space, Bytes size, Tick now, Tick until) noexcept {
+  if (span_.space == space && span_.now == now && span_.until == until && span_.size <= size) return;
+  span_ = {space, size, now, until};
+  Needs& needs = needs_[static_cast<std::size_t>(space)];
   num_runs_ = 0;
   const bool is_behind = needs.last_begin > 0 && needs.births[needs.last_begin - 1] > now;
   needs.last_begin = collect(needs, is_behind ? 0 : needs.last_begin, now, until);
@@ -172,7 +175,7 @@ void GapFinder::look_into(const BlockMap& map, BlockMap::BlockIndex block, Bytes
 }
 
 Gap GapFinder::find(BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now, Tick until) noexcept {
-  collect_span(needs_[static_cast<std::size_t>(space)], size, now, until);
+  collect_span(space, size, now, until);
   Gap best;
   std::size_t num_looks = 0;
   map.visit_free(size, [&](BlockMap::BlockIndex block) {

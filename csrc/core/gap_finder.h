@@ -54,7 +54,7 @@ class GapFinder {
 
   static Needs needs_of(const Plan& plan, RoleIndex space);
   static void add_level(Needs& needs);
-  void collect_span(Needs& needs, Bytes size, Tick now, Tick until) noexcept;
+  void collect_span(RoleIndex space, Bytes size, Tick now, Tick until) noexcept;
   std::size_t collect(const Needs& needs, std::size_t from, Tick after, Tick before) noexcept;
   void add_run(const Range* first, const Range* last) noexcept;
   void add_unsorted(const Range* first, const Range* last) noexcept;
@@ -70,6 +70,13 @@ class GapFinder {
   std::vector<Range> merged_;  // where the runs are merged to
   std::array<std::size_t, kMaxRuns + 1> run_begin_{};  // into needed_, one more than runs
   std::size_t num_runs_ = 0;
+  // What the scratch holds now. Requests that nothing foretells, an evaluation's for one, ask for one span again and again.
+  struct Span {
+    RoleIndex space = -1;
+    Bytes size = 0;  // holes below it are left out
+    Tick now = 0;
+    Tick until = 0;
+  } span_;
 };
 
 }  // namespace stalloc
