@@ -22,12 +22,14 @@ std::size_t first_after(const std::vector<Tick>& births, std::size_t from, Tick 
 }  // namespace
 
 GapFinder::GapFinder(const Plan& plan) : window_begin_(plan.window_begin), window_end_(plan.window_end) {
+  std::size_t most = 0;
   for (RoleIndex space = 0; space < plan.num_roles; ++space) {
     needs_.push_back(needs_of(plan, space));
     while (needs_.back().levels.empty() || needs_.back().levels.back().node_begin.size() > 2) add_level(needs_.back());
+    most = std::max(most, needs_.back().slots.size());
   }
-  needed_.resize(kMaxNeeded);
-  merged_.resize(kMaxNeeded);
+  needed_.resize(std::min(2 * most, kMaxNeeded));  // of this turn and the next
+  merged_.resize(needed_.size());
 }
 
 GapFinder::Needs GapFinder::needs_of(const Plan& plan, RoleIndex space) {
@@ -69,34 +71,39 @@ void GapFinder::add_level(Needs& needs) {
   needs.levels.push_back(std::move(level));
 }
 
-void GapFinder::add_run(const Range* first, const Range* last) noexcept {
-  const std::size_t begin = run_begin_[num_runs_];
-  const auto count = std::min(static_cast<std::size_t>(last - first), kMaxNeeded - begin);
-  if (count == 0 || num_runs_ == kMaxRuns) return;
-  std::copy(first, first + count, needed_.begin() + static_cast<std::ptrdiff_t>(begin));
-  run_begin_[++num_runs_] = begin + count;
+// A sorted list, without its holes that cannot hold `size` bytes.
+void GapFinder::add_run(const Range* first, const Range* last, Bytes size) noexcept {
+  Range* const begin = needed_.data() + run_begin_[num_runs_];
+  Range* out = begin;
+  const Range* const end = needed_.data() + needed_.size();
+  if (num_runs_ == kMaxRuns) return;
+  for (; first != last; ++first) {
+    if (out != begin && first->begin - out[-1].end < size) out[-1].end = std::max(out[-1].end, first->end);
+    else if (out != end) *out++ = *first;
+  }
+  if (out != begin) run_begin_[++num_runs_] = static_cast<std::size_t>(out - needed_.data());
 }
 
-void GapFinder::add_unsorted(const Range* first, const Range* last) noexcept {
-  const std::size_t num_runs = num_runs_;
-  add_run(first, last);
-  if (num_runs_ == num_runs) return;
-  for (std::size_t at = run_begin_[num_runs] + 1; at < run_begin_[num_runs_]; ++at) {  // a few: by insertion
-    const Range range = needed_[at];
-    std::size_t to = at;
-    for (; to > run_begin_[num_runs] && range.begin < needed_[to - 1].begin; --to) needed_[to] = needed_[to - 1];
-    needed_[to] = range;
+// Less than a leaf's, in no order.
+void GapFinder::add_unsorted(const Range* first, const Range* last, Bytes size) noexcept {
+  std::array<Range, kLeaf> sorted;
+  Range* end = sorted.data();
+  for (; first != last; ++first, ++end) {
+    Range* to = end;
+    for (; to != sorted.data() && first->begin < to[-1].begin; --to) *to = to[-1];
+    *to = *first;
   }
+  add_run(sorted.data(), end, size);
 }
 
 // The ranges of the births in (after, before), those before index `from` being known not to be after. Where they begin.
-std::size_t GapFinder::collect(const Needs& needs, std::size_t from, Tick after, Tick before) noexcept {
+std::size_t GapFinder::collect(const Needs& needs, Bytes size, std::size_t from, Tick after, Tick before) noexcept {
   const std::size_t begin = first_after(needs.births, from, after);
   const std::size_t end = before <= after ? begin : first_after(needs.births, begin, before - 1);
   for (std::size_t first = begin; first < end;) {
     if (first % kLeaf != 0 || first + kLeaf > end) {
       const std::size_t next = std::min(end, (first / kLeaf + 1) * kLeaf);
-      add_unsorted(needs.slots.data() + first, needs.slots.data() + next);
+      add_unsorted(needs.slots.data() + first, needs.slots.data() + next, size);
       first = next;
       continue;
     }
@@ -107,7 +114,7 @@ std::size_t GapFinder::collect(const Needs& needs, std::size_t from, Tick after,
       ++level;
     }
     const Needs::Level& nodes = needs.levels[level];
-    add_run(nodes.ranges.data() + nodes.node_begin[node], nodes.ranges.data() + nodes.node_begin[node + 1]);
+    add_run(nodes.ranges.data() + nodes.node_begin[node], nodes.ranges.data() + nodes.node_begin[node + 1], size);
     first += kLeaf << level;
   }
   return begin;
@@ -120,16 +127,14 @@ void GapFinder::collect_span(RoleIndex space, Bytes size, Tick now, Tick until) 
   Needs& needs = needs_[static_cast<std::size_t>(space)];
   num_runs_ = 0;
   const bool is_behind = needs.last_begin > 0 && needs.births[needs.last_begin - 1] > now;
-  needs.last_begin = collect(needs, is_behind ? 0 : needs.last_begin, now, until);
+  needs.last_begin = collect(needs, size, is_behind ? 0 : needs.last_begin, now, until);
   if (until > window_end_)
-    (void)collect(needs, 0, window_begin_ - 1, std::min(window_begin_ + (until - window_end_), now));
+    (void)collect(needs, size, 0, window_begin_ - 1, std::min(window_begin_ + (until - window_end_), now));
   merge_runs(size);
 }
 
 void GapFinder::merge_runs(Bytes size) noexcept {
-  bool is_one = num_runs_ == 0;
-  while (!is_one) {
-    is_one = num_runs_ <= 2;
+  while (num_runs_ > 1) {
     std::size_t count = 0;
     Range* out = merged_.data();
     for (std::size_t run = 0; run < num_runs_; run += 2) {

@@ -55,9 +55,9 @@ class GapFinder {
   static Needs needs_of(const Plan& plan, RoleIndex space);
   static void add_level(Needs& needs);
   void collect_span(RoleIndex space, Bytes size, Tick now, Tick until) noexcept;
-  std::size_t collect(const Needs& needs, std::size_t from, Tick after, Tick before) noexcept;
-  void add_run(const Range* first, const Range* last) noexcept;
-  void add_unsorted(const Range* first, const Range* last) noexcept;
+  std::size_t collect(const Needs& needs, Bytes size, std::size_t from, Tick after, Tick before) noexcept;
+  void add_run(const Range* first, const Range* last, Bytes size) noexcept;
+  void add_unsorted(const Range* first, const Range* last, Bytes size) noexcept;
   void merge_runs(Bytes size) noexcept;
   Range* merge(const Range* a, const Range* b, const Range* end, Bytes size, Range* out) const noexcept;
   void look_into(const BlockMap& map, BlockMap::BlockIndex block, Bytes begin, Bytes size, Gap& best) const noexcept;
