@@ -45,7 +45,7 @@ def test_an_empty_section_has_the_documented_defaults():
     config = StallocConfig.from_mapping({}, "ds.json")
     assert (config.enabled, config.profile_steps, config.skip_steps, config.cache, config.max_arena, config.max_length,
             config.dynamic, config.handover, config.backend) == (
-        True, 2, 1, "readwrite", "auto", None, "auto", "none", "auto")
+        True, 2, 1, "readwrite", "auto", None, "auto", "audited", "auto")
 
 
 @pytest.mark.parametrize(("section", "nearest"), [
@@ -179,7 +179,7 @@ def test_every_key_can_be_given_in_the_environment(tmp_path):
     given_variables = {
         "STALLOC_ENABLED": "1", "STALLOC_PROFILE_STEPS": "3", "STALLOC_SKIP_STEPS": "0", "STALLOC_CACHE_DIR": str(tmp_path),
         "STALLOC_CACHE": "readonly", "STALLOC_MAX_ARENA": "0.5", "STALLOC_MAX_LENGTH": "4096", "STALLOC_DYNAMIC": "off",
-        "STALLOC_HANDOVER": "audited", "STALLOC_EXPANDABLE_SEGMENTS": "off",
+        "STALLOC_HANDOVER": "none", "STALLOC_EXPANDABLE_SEGMENTS": "off",
         "STALLOC_BACKEND": "cpu", "STALLOC_SUMMARY_FILE": "1", "STALLOC_LOG_LEVEL": "error",
     }
     section = environment.section(given_variables)

@@ -88,7 +88,7 @@ def test_silent_settings_and_nothing_else_keep_the_launch_key(monkeypatch, tmp_p
 
     first = key()
     assert first == key(summary_file="x", log_level="error", cache_dir=tmp_path, cache="readonly")
-    assert first != key(handover="audited")
+    assert first != key(handover="none")
     settings.write_text('{"a": 1}')
     second = key()
     script.write_text("pass  # changed")

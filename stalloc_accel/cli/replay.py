@@ -95,8 +95,7 @@ def _one(args: argparse.Namespace, trace: Any, core: Any, policy: str, limit_byt
     options = AllocatorOptions(max_split_size_bytes=args.max_split_size_mb and args.max_split_size_mb << 20,
                                garbage_collection_threshold=args.garbage_collection_threshold,
                                roundup_power2_divisions=args.roundup_power2_divisions)
-    settings: dict[str, Any] = {"log_level": "error", "cache": "off", "dynamic": args.dynamic,
-                                "handover": "audited" if args.handover == "deepspeed" else "none"}
+    settings: dict[str, Any] = {"log_level": "error", "cache": "off", "dynamic": args.dynamic}
     if store is not None:
         settings |= {"cache": "readwrite", "cache_dir": store}
     for name in ("profile_steps", "skip_steps"):
