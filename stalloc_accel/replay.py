@@ -218,6 +218,8 @@ def least_limit(attempt: Callable[[int], ReplayFigures], unlimited: ReplayFigure
     Survival is taken to be monotone in the limit, which flushes can break by a hair near the edge. `unlimited`: the
     figures without a limit.
     """
+    if not unlimited.survived:
+        raise StallocError(describe("the least limit", "died_at_event", unlimited.died_at_event, "a request that no limit makes room for"))
     floor = unlimited.rounded_peak_bytes // _LIMIT_STEP_BYTES  # nobody lives below what is asked for
     ceiling = -(-unlimited.peaks().reserved_bytes // _LIMIT_STEP_BYTES) + 1
     best = attempt(ceiling * _LIMIT_STEP_BYTES)

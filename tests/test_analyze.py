@@ -5,8 +5,10 @@ import pickle
 import re
 import shutil
 import subprocess
+import sys
 import time
 
+import numpy as np
 import pytest
 
 from histories import DATA, GIB, KIB, MIB, SHARED, History, segment, snapshot_of, training, write
@@ -226,6 +228,50 @@ def test_a_hostile_file_exits_with_two_and_one_line(tmp_path, content, capsys):
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("stalloc analyze: ")
+
+
+def alloc(address: int, size: int, stream: int = 0) -> dict:
+    return {"action": "alloc", "addr": address, "size": size, "stream": stream}
+
+
+def pages(action: str, rng: np.random.Generator) -> list[dict]:
+    return [{"action": action, "addr": int(at) << 21, "size": 2 << 20, "stream": 0} for at in rng.integers(0, 1 << 20, 80_000)]
+
+
+def strange(what: str, rng: np.random.Generator) -> dict:
+    if what == "pools without end":
+        return snapshot_of(None, [segment(at << 21, 2 * MIB, [], stream=at, segment_pool_id=(0, at)) for at in range(100_000)])
+    if what == "streams without end":
+        return snapshot_of([alloc(at << 9, 512, stream=at) for at in range(100_000)])
+    if what == "pages without end":
+        return snapshot_of(pages("segment_map", rng) + pages("segment_unmap", rng) + [alloc(1 << 50, 512)])
+    return snapshot_of([alloc(at << 40, int(size)) for at, size in enumerate(rng.integers(1, 1 << 40, 5000))])
+
+
+@pytest.mark.parametrize("what", ["pools without end", "streams without end", "pages without end", "sizes beyond any device"])
+def test_a_strange_file_is_explained_or_refused_soon(tmp_path, what, rng):
+    path = write(tmp_path / "s.pickle", strange(what, rng))
+    done = subprocess.run([sys.executable, "-m", "stalloc_accel.cli.main", "analyze", str(path)], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode in (0, 2)
+    assert "Traceback" not in done.stderr
+    assert len(done.stdout.splitlines()) < 80
+
+
+def test_a_large_file_is_analyzed_in_four_times_its_size(tmp_path):
+    history, _ = training(3000, 30)
+    large = write(tmp_path / "large.pickle", snapshot_of(history.events()))
+    small = write(tmp_path / "small.pickle", snapshot_of(training(5)[0].events()))
+    program = ("import resource, sys\n"
+               "from stalloc_accel.cli.main import main\n"
+               "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+               "assert main(['analyze', sys.argv[1]]) == 0\n"  # what the program itself takes
+               "before = peak()\n"
+               "assert main(['analyze', sys.argv[2]]) == 0\n"
+               "print(peak() - before)\n")
+    done = subprocess.run([sys.executable, "-c", program, str(small), str(large)], capture_output=True, text=True, check=True)
+    assert large.stat().st_size > 20 * MIB
+    assert int(done.stdout.split()[-1]) < 4 * large.stat().st_size
 
 
 def test_a_page_that_cannot_be_written_exits_with_two(tmp_path, capsys):

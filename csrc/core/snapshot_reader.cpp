@@ -11,7 +11,8 @@ using Value = PickleTree::Value;
 
 namespace {
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;  // that may be asked for: a request may fail
+constexpr std::int64_t kMostHeldBytes = std::int64_t{1} << 40;
 constexpr std::size_t kMostEvents = 8'000'000;
 constexpr std::size_t kMostDevices = 1024;
 constexpr std::size_t kMostSegments = 1'000'000;
@@ -62,6 +63,10 @@ std::int64_t SnapshotReader::integer(Value dict, const char* name, std::int64_t 
 
 std::int64_t SnapshotReader::bytes(Value dict, const char* name, std::int64_t missing) const {
   return integer(dict, name, 0, kMostBytes, missing);
+}
+
+std::int64_t SnapshotReader::held_bytes(Value dict, const char* name, std::int64_t missing) const {
+  return integer(dict, name, 0, kMostHeldBytes, missing);
 }
 
 std::uint64_t SnapshotReader::address(Value dict, const char* name) const {
@@ -118,7 +123,7 @@ void SnapshotReader::read_segment(Value segment) {
   const auto index = static_cast<std::int32_t>(segments_.device.size());
   segments_.device.push_back(static_cast<std::int32_t>(integer(segment, "device", 0, kMostDevices - 1, 0)));
   segments_.address.push_back(address(segment, "address"));
-  segments_.size.push_back(bytes(segment, "total_size"));
+  segments_.size.push_back(held_bytes(segment, "total_size"));
   segments_.stream.push_back(stream(segment));
   const std::string* type = text(segment, "segment_type");
   segments_.is_small.push_back(type != nullptr && *type == "small");
@@ -132,14 +137,14 @@ std::uint64_t SnapshotReader::read_block(Value block, std::int32_t segment, std:
   if (block.tag() != Tag::kDict) refuse("blocks", "(no dict)", "each block is a dict");
   if (++num_blocks_ > kMostEvents) refuse("blocks", std::to_string(num_blocks_), "too many");
   const bool has_address = tree_.get(block, "address").tag() != Tag::kNone;
-  const std::int64_t size = bytes(block, "size");
+  const std::int64_t size = held_bytes(block, "size");
   const std::string* state = text(block, "state");
   const bool is_allocated = state != nullptr && *state == "active_allocated";
   const bool waits = state != nullptr && (*state == "active_pending_free" || *state == "active_awaiting_free");
   blocks_.segment.push_back(segment);
   blocks_.address.push_back(has_address ? address(block, "address") : next);
   blocks_.size.push_back(size);
-  blocks_.requested.push_back(bytes(block, "requested_size", size));
+  blocks_.requested.push_back(held_bytes(block, "requested_size", size));
   blocks_.state.push_back(is_allocated ? 1 : waits ? 2 : 0);
   blocks_.stack.push_back(stacks_.id_of(frames_of(block)));
   return blocks_.address.back() + static_cast<std::uint64_t>(size);

@@ -70,6 +70,7 @@ class SnapshotReader {
   std::int64_t integer(PickleTree::Value dict, const char* name, std::int64_t least, std::int64_t most,
                        std::int64_t missing) const;
   std::int64_t bytes(PickleTree::Value dict, const char* name, std::int64_t missing = 0) const;
+  std::int64_t held_bytes(PickleTree::Value dict, const char* name, std::int64_t missing = 0) const;
   std::uint64_t address(PickleTree::Value dict, const char* name) const;
   std::uint64_t stream(PickleTree::Value dict) const;
   const std::string* text(PickleTree::Value dict, const char* name) const;

@@ -39,6 +39,7 @@ SimulatedBlock* SimulatedExpandable::allocate(Bytes requested, StreamHandle stre
 SimulatedBlock* SimulatedExpandable::grow(Bytes size, StreamHandle stream) {
   // torch compares what a segment of cudaMalloc would take with the memory fraction, though less is mapped.
   if (!device_.has_room(SimulatedCache::segment_size(size))) return nullptr;
+  if (size > kRangeBytes - SimulatedCache::kLargeSegment) return nullptr;  // no range holds it
   SimulatedBlock* block = find_room(size, stream);
   if (block->state == State::kUnmapped && !map(block, std::min(block->size, size))) return nullptr;
   while (block->size < size) {

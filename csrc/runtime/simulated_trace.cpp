@@ -6,7 +6,7 @@
 namespace stalloc {
 namespace {
 
-constexpr Bytes kLargestSize = Bytes{1} << 50;
+constexpr Bytes kLargestSize = Bytes{1} << 40;  // so that no sum over a history leaves 63 bits
 
 void check_steps(const std::vector<std::int64_t>& step_begin, std::size_t count) {
   std::int64_t last = -1;
@@ -72,7 +72,7 @@ ReplayTrace make_replay_trace(const std::uint8_t* actions, const std::uint64_t* 
     if (event.action == TraceAction::kAlloc) {
       if (sizes[i] < 0 || sizes[i] > kLargestSize) {
         throw Error("replay refused the trace: event=" + std::to_string(i) + ", size=" + std::to_string(sizes[i]) +
-                    ", a size is in [0, 2^50] bytes. The file is damaged or hostile.");
+                    ", a size is in [0, 2^40] bytes. The file is damaged or hostile.");
       }
       event.block = live.allocate(addresses[i], sizes[i], streams[i], index);
     } else if (event.action == TraceAction::kFreeRequested) {

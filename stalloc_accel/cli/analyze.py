@@ -11,6 +11,8 @@ from typing import Any
 from stalloc_accel.cli import _trace_file
 from stalloc_accel.errors import StallocError, describe
 
+_MAX_GROUPS = 20  # of streams and pools in the text
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
@@ -83,9 +85,11 @@ def _print_text(result: Any, device_indices: list[int]) -> None:
             table.add_row(holder.place, f"{holder.num_blocks:,}", gib(holder.size_bytes))
         console.print()
         Console(width=console.width, markup=False).print(table)
-    for group in result.groups:
+    for group in result.groups[:_MAX_GROUPS]:
         console.print(f"stream {group['stream']}, pool {group['pool']}: {gib(group['reserved_bytes'])} reserved, "
                       f"{gib(group['stranded_bytes'])} stranded between live blocks, {gib(group['whole_free_bytes'])} in free segments")
+    if len(result.groups) > _MAX_GROUPS:
+        console.print(f"and {len(result.groups) - _MAX_GROUPS} more streams and pools with less")
     if len(device_indices) > 1:
         console.print(f"This is device {result.device_index} of {device_indices}; choose with --device.")
 

@@ -18,6 +18,7 @@ from stalloc_accel.snapshot import ALLOC, ALLOCATED, FREE, OOM, Device, History,
 from stalloc_accel.trace import RecordedTrace
 
 _MAX_LIMIT_EVENTS = 1_000_000  # above, the least limits would take too long
+_MAX_LIMIT_STREAMS = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,8 @@ def _of_history(device: Device, snapshot: Snapshot | None, trace: RecordedTrace)
     shares, groups = _shares_at(lives, event, ranges, stream, reserved_peak)
     peak_event = int(np.argmax(allocated))
     plan = plan_for(lives, peak_event)
-    expandable = replay(core, "expandable").peaks().reserved_bytes
+    on_pages = replay(core, "expandable")
+    expandable = on_pages.peaks().reserved_bytes if on_pages.survived else None
     was_expandable = ranges is not None and bool(ranges.is_expandable.any())
     costs = Costs(needed=plan.shared_bound_bytes, fragmentation=max(reserved_peak - plan.lower_bound_bytes, 0),
                   streams_apart=plan.streams_apart_bytes, delayed=plan.delayed_bytes)
@@ -120,7 +122,7 @@ def _of_history(device: Device, snapshot: Snapshot | None, trace: RecordedTrace)
         num_steps=trace.num_steps, steps_from=trace.steps_from, verdict=verdict, explanation=explanation, failed=failed,
         would_have_fitted=fits, shares=shares, costs=costs, judged_event=event,
         allocated_peak_bytes=int(allocated.max(initial=0)), reserved_peak_bytes=reserved_peak, reserved_from=source,
-        plan=plan, expandable_peak_bytes=expandable, limits=_limits(core, native, plan, len(trace.history)),
+        plan=plan, expandable_peak_bytes=expandable, limits=_limits(core, native, plan, len(trace.history), len(np.unique(lives.stream))),
         advice=_advice(shares, failed, fits, reserved_peak, plan, None if was_expandable else expandable, temporary_bytes),
         holders=holders_of(snapshot, lives.stack[alive], lives.size[alive]), persistent_bytes=persistent_bytes,
         temporary_bytes=temporary_bytes, groups=groups, lives=lives, allocated_over_time=allocated,
@@ -180,15 +182,17 @@ def _shares_of_blocks(ranges: Ranges, address: np.ndarray, size: np.ndarray, liv
 
 
 def _groups(ranges: Ranges, used: np.ndarray, free: np.ndarray, is_whole: np.ndarray) -> list[dict[str, Any]]:
-    names = sorted(set(zip(ranges.stream.tolist(), ranges.pool)))
-    groups = []
-    for stream, pool in names:
-        mask = (ranges.stream == stream) & np.array([name == pool for name in ranges.pool])
-        groups.append({"stream": stream, "pool": pool, "segments": int(mask.sum()),
-                       "reserved_bytes": int(ranges.size[mask].sum()), "used_bytes": int(used[mask].sum()),
-                       "stranded_bytes": int(free[mask & ~is_whole].sum()),
-                       "whole_free_bytes": int(free[mask & is_whole].sum())})
-    return sorted(groups, key=lambda group: -group["reserved_bytes"])
+    groups: dict[tuple[int, str], dict[str, Any]] = {}
+    for stream, pool, size, in_use, left, whole in zip(ranges.stream.tolist(), ranges.pool, ranges.size.tolist(),
+                                                       used.tolist(), free.tolist(), is_whole.tolist()):
+        group = groups.setdefault((stream, pool), {
+            "stream": stream, "pool": pool, "segments": 0, "reserved_bytes": 0, "used_bytes": 0, "stranded_bytes": 0,
+            "whole_free_bytes": 0})
+        group["segments"] += 1
+        group["reserved_bytes"] += size
+        group["used_bytes"] += in_use
+        group["whole_free_bytes" if whole else "stranded_bytes"] += left
+    return sorted((groups[name] for name in sorted(groups)), key=lambda group: -group["reserved_bytes"])
 
 
 def _is_persistent(lives: Lifetimes, trace: RecordedTrace, event: int) -> np.ndarray:
@@ -208,14 +212,16 @@ def _would_have_fitted(lives: Lifetimes, failed: FailedRequest, plan: PlannedMem
     return needed <= room
 
 
-def _limits(core: Any, native: Any, plan: PlannedMemory, num_events: int) -> dict[str, Any]:
+def _limits(core: Any, native: Any, plan: PlannedMemory, num_events: int, num_streams: int) -> dict[str, Any]:
     """The least device limit that survives, by allocator; a plan needs its arena and nothing else."""
     requested = max(native.rounded_peak_bytes, 1)
     limits = {"plan": {"least_bytes": plan.reserved_bytes, "over_allocated_peak": plan.reserved_bytes / requested, "flushes": 0}}
-    if num_events > _MAX_LIMIT_EVENTS:
+    if num_events > _MAX_LIMIT_EVENTS or num_streams > _MAX_LIMIT_STREAMS:
         return limits
     for policy in ("native", "expandable"):
         unlimited = native if policy == "native" else replay(core, policy)
+        if not unlimited.survived:  # a request that no such allocator can serve
+            continue
         limits[policy] = least_limit(lambda limit, policy=policy: replay(core, policy, limit_bytes=limit), unlimited)
     return limits
 

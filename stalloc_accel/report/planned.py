@@ -11,6 +11,7 @@ from stalloc_accel.report.lifetimes import Lifetimes
 
 MAX_PLANNED = 150_000  # allocations; of longer histories the part around the peak is planned
 _DEADLINE_S = 2.0  # for all streams
+_MAX_STREAMS = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,12 +33,13 @@ class PlannedMemory:
 
 def plan_for(lives: Lifetimes, peak_event: int) -> PlannedMemory:
     chosen = _around(lives, peak_event)
-    streams = np.unique(lives.stream)
+    stream_of = _few_streams(lives)
+    streams = np.unique(stream_of)
     offset = np.zeros(len(chosen), np.int64)
     bound = prompt_bound = reserved = 0
     seconds = 0.0
     for stream in streams:
-        of_stream = lives.stream == stream
+        of_stream = stream_of == stream
         bound += lives.peak_bytes(of_stream)
         prompt_bound += lives.peak_bytes(of_stream, until_done=False)
         mine = np.flatnonzero(of_stream[chosen])
@@ -53,6 +55,14 @@ def plan_for(lives: Lifetimes, peak_event: int) -> PlannedMemory:
     return PlannedMemory(lower_bound_bytes=bound, shared_bound_bytes=lives.peak_bytes(until_done=False),
                          delayed_bytes=bound - prompt_bound, reserved_bytes=reserved, blocks=chosen, offset=offset,
                          seconds=seconds)
+
+
+def _few_streams(lives: Lifetimes) -> np.ndarray:
+    """The number of each block's stream, the busiest first. A program has a handful; beyond that they count as one."""
+    _, index, counts = np.unique(lives.stream, return_inverse=True, return_counts=True)
+    rank = np.empty(len(counts), np.int64)
+    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    return np.minimum(rank, _MAX_STREAMS - 1)[index]
 
 
 def _around(lives: Lifetimes, event: int) -> np.ndarray:

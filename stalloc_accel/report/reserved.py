@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
 import numpy as np
@@ -29,6 +30,7 @@ class Ranges:
         return np.where(held, at, -1)
 
 
+_MAX_MOVES = 200_000  # a real history has thousands
 _Range = tuple[int, int, str, bool]  # size, stream, pool, is_expandable
 
 
@@ -38,10 +40,7 @@ class ReservedMemory:
     def __init__(self, device: Device, trace: RecordedTrace) -> None:
         history = trace.history
         self._moves = np.flatnonzero((history.action >= SEGMENT_ALLOC) & (history.action <= SEGMENT_UNMAP))
-        self._action = history.action[self._moves].tolist()
-        self._address = history.address[self._moves].tolist()
-        self._size = history.size[self._moves].tolist()
-        self._stream = history.stream[self._moves].tolist()
+        self._action, self._address, self._size, self._stream = history.action, history.address, history.size, history.stream
         self._num_events = len(history)
         segments = device.segments
         self._final: dict[int, _Range] | None = None
@@ -57,16 +56,19 @@ class ReservedMemory:
     def over_time(self) -> np.ndarray:
         """Bytes after each event."""
         change = np.zeros(self._num_events, np.int64)
-        sign = np.array([1 if action in (SEGMENT_ALLOC, SEGMENT_MAP) else -1 for action in self._action], np.int64)
-        change[self._moves] = sign * np.array(self._size, np.int64)
+        action = self._action[self._moves]
+        sign = np.where((action == SEGMENT_ALLOC) | (action == SEGMENT_MAP), 1, -1)
+        change[self._moves] = sign * self._size[self._moves]
         running = np.cumsum(change)
         if self._final is not None and len(running):
             running += sum(size for size, *_ in self._final.values()) - running[-1]
         return np.maximum(running, 0)
 
-    def ranges_at(self, event: int) -> Ranges:
-        """After event `event`."""
-        ranges = dict(self._final or {})
+    def ranges_at(self, event: int) -> Ranges | None:
+        """After event `event`. None where there are too many moves to follow them one by one."""
+        if len(self._moves) > _MAX_MOVES:
+            return None
+        ranges = _RangeSet(self._final or {})
         count = int(np.searchsorted(self._moves, event, "right"))
         if self._final is not None:
             for i in range(len(self._moves) - 1, count - 1, -1):
@@ -74,28 +76,53 @@ class ReservedMemory:
         else:
             for i in range(count):
                 self._apply(ranges, i, undo=False)
-        addresses = sorted(ranges)
-        return Ranges(address=np.array(addresses, np.uint64),
-                      size=np.array([ranges[address][0] for address in addresses], np.int64),
-                      stream=np.array([ranges[address][1] for address in addresses], np.uint64),
-                      pool=[ranges[address][2] for address in addresses],
-                      is_expandable=np.array([ranges[address][3] for address in addresses], bool))
+        listed = [(address, *ranges.by_address[address]) for address in ranges.addresses]
+        return Ranges(address=np.array([one[0] for one in listed], np.uint64),
+                      size=np.array([one[1] for one in listed], np.int64),
+                      stream=np.array([one[2] for one in listed], np.uint64),
+                      pool=[one[3] for one in listed],
+                      is_expandable=np.array([one[4] for one in listed], bool))
 
-    def _apply(self, ranges: dict[int, _Range], i: int, undo: bool) -> None:
-        action, address, size = self._action[i], self._address[i], self._size[i]
-        adds = (action in (SEGMENT_ALLOC, SEGMENT_MAP)) != undo
-        if adds:
-            ranges[address] = (size, self._stream[i], "0.0", action in (SEGMENT_MAP, SEGMENT_UNMAP))
-        elif action in (SEGMENT_MAP, SEGMENT_UNMAP) or ranges.pop(address, None) is None:
-            self._cut_out(ranges, address, size)
+    def _apply(self, ranges: _RangeSet, i: int, undo: bool) -> None:
+        at = self._moves[i]
+        action, address, size = int(self._action[at]), int(self._address[at]), int(self._size[at])
+        is_page = action in (SEGMENT_MAP, SEGMENT_UNMAP)
+        if (action in (SEGMENT_ALLOC, SEGMENT_MAP)) != undo:
+            ranges.add(address, (size, int(self._stream[at]), "0.0", is_page))
+        elif is_page or not ranges.remove(address):
+            ranges.cut_out(address, size)
 
-    @staticmethod
-    def _cut_out(ranges: dict[int, _Range], begin: int, size: int) -> None:
+
+class _RangeSet:
+    """Ranges by address, which mostly do not overlap."""
+
+    def __init__(self, by_address: dict[int, _Range]) -> None:
+        self.by_address = dict(by_address)
+        self.addresses = sorted(by_address)
+
+    def add(self, address: int, given: _Range) -> None:
+        if address not in self.by_address:
+            bisect.insort(self.addresses, address)
+        self.by_address[address] = given
+
+    def remove(self, address: int) -> bool:
+        """The range that begins there, whatever its size. False where none does."""
+        if self.by_address.pop(address, None) is None:
+            return False
+        del self.addresses[bisect.bisect_left(self.addresses, address)]
+        return True
+
+    def cut_out(self, begin: int, size: int) -> None:
         """Mapped pages come and go in other pieces than they are listed in."""
         end = begin + size
-        for address in [address for address, (length, *_) in ranges.items() if address < end and begin < address + length]:
-            length, stream, pool, expandable = ranges.pop(address)
+        first = max(bisect.bisect_right(self.addresses, begin) - 1, 0)
+        last = bisect.bisect_left(self.addresses, end)
+        for address in self.addresses[first:last]:
+            length, stream, pool, expandable = self.by_address[address]
+            if address + length <= begin:
+                continue
+            self.remove(address)
             if address < begin:
-                ranges[address] = (begin - address, stream, pool, expandable)
+                self.add(address, (begin - address, stream, pool, expandable))
             if address + length > end:
-                ranges[end] = (address + length - end, stream, pool, expandable)
+                self.add(end, (address + length - end, stream, pool, expandable))
