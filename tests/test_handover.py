@@ -445,7 +445,7 @@ def test_random_programs_over_several_streams_are_served_safely_and_lose_no_memo
     run.engine.arm(plan, 0)
     for mark in marks[1:]:
         if is_disturbed:
-            assert run.advance(draw.randrange(late, mark + 1)), run.offence
+            assert run.advance(draw.randrange(mark + 1)), run.offence
             disturb(run, plan, draw)
         assert run.advance(mark), run.offence
         run.engine.end_step()
