@@ -209,3 +209,72 @@ def test_the_store_gets_a_plan_for_the_longest_step_even_if_that_was_the_last(tm
     assert second.activated_at_step == 0
     assert second.summary["fallbacks"].get("too_long", 0) == 0
     assert second.plan["variable_bytes"].tolist() == [8 * 900]
+
+
+class KeepingLoop:
+    """Steps whose loop keeps something, as a loss with what hangs on it, until the step after the next has begun."""
+
+    def __init__(self, allocate, free, kept_bytes: int) -> None:
+        """`kept_bytes`: for each token of the batch."""
+        self.allocate, self.free, self.kept_bytes = allocate, free, kept_bytes
+        self.kept: list[int] = []
+
+    def step(self, length: int) -> int:
+        """Requests made."""
+        if len(self.kept) == 2:
+            self.free(self.kept.pop(0))
+        batch = self.allocate(8 * length)
+        layers = [self.allocate(KIB * length * (1 + layer % 3)) for layer in range(12)]
+        self.kept.append(self.allocate(self.kept_bytes * length))
+        layers += [self.allocate(KIB * length * (1 + layer % 3)) for layer in range(12)]
+        for address in [*reversed(layers), batch]:
+            self.free(address)
+        return 26
+
+
+def _hits_of_a_keeping_loop(kept_bytes: int) -> list[int]:
+    """Requests of each step that their slots did not serve."""
+    recording = Recording()
+    loop = KeepingLoop(recording.allocate, recording.free, kept_bytes)
+    for length in (600, 900, 550, 700):
+        loop.step(length)
+        recording.end_step()
+    host = _core.HostEngine(1 << 30)
+    host.engine.arm(_core.build_plan(recording.trace(), False), 0)
+    loop = KeepingLoop(host.allocate, host.free, kept_bytes)
+    missed = []
+    for length in (800, 650, 900, 500, 620, 777):
+        before = host.engine.stats()["slot_hits"]
+        requests = loop.step(length)
+        host.engine.end_step()
+        missed.append(requests - (host.engine.stats()["slot_hits"] - before))
+    return missed
+
+
+def test_what_a_loop_keeps_over_two_boundaries_has_slots_of_its_own():
+    assert _hits_of_a_keeping_loop(4 * KIB) == [0] * 6
+
+
+def test_a_small_request_without_a_slot_costs_no_other_one_its_slot():
+    assert _hits_of_a_keeping_loop(64) == [1] * 6
+
+
+def test_a_small_request_follows_the_variable_that_foretells_it_to_the_byte():
+    def step(allocate, free, length):
+        live = [allocate(64 * length), allocate(16 * length + 16)]  # two variables, near each other after rounding
+        live += [allocate(size * length) for size in (12, 16, 20, 24, 16, 40, 28) for _ in range(8)]
+        live.append(allocate(64 * KIB * length))
+        free(*reversed(live))
+        return len(live)
+
+    recording = Recording()
+    for length in (48, 24):  # two lengths: an affine size may follow anything
+        step(recording.allocate, recording.free, length)
+        recording.end_step()
+    host = _core.HostEngine(1 << 30)
+    host.engine.arm(_core.build_plan(recording.trace(), False), 0)
+    for length in (32, 40, 28, 48):
+        before = host.engine.stats()["slot_hits"]
+        requests = step(host.allocate, lambda *addresses: [host.free(address) for address in addresses], length)
+        host.engine.end_step()
+        assert host.engine.stats()["slot_hits"] - before == requests, length

@@ -91,6 +91,12 @@ Tick death_in_order(const TicksByRole& base, const TicksByRole& step, const Tick
   return (death <= num_ticks ? 0 : num_ticks) + (at < own.size() ? base[index][at] : num_ticks);
 }
 
+// Of a block that outlives the next step too. What every step asks for anew is freed some time, else memory would grow with
+// each step: a large one lives until its second successor's birth at most, as what hangs on a loss that the loop keeps.
+Tick death_of_outliving(const PeriodBlock& block, const Block& seen, Tick num_ticks) {
+  return seen.size() >= kSmallBytes ? block.birth + 2 * num_ticks : 0;
+}
+
 void fit_same_shape(const Lifetimes& lifetimes, const std::vector<TicksByRole>& steps, Period& period) {
   const TicksByRole& base = steps[steps.size() - 2];
   const std::int64_t first = lifetimes.num_steps - static_cast<std::int64_t>(steps.size());
@@ -113,7 +119,7 @@ void fit_same_shape(const Lifetimes& lifetimes, const std::vector<TicksByRole>& 
         const Tick death = death_in_order(base, steps[j], steps[j + 1], role, period.num_ticks,
                                           relative_death(lifetimes, step, seen));
         if (death > 0) block.death = std::max(block.death, death);
-        else if (step == period.base_step) block.death = 0;
+        else if (step == period.base_step) block.death = death_of_outliving(block, seen, period.num_ticks);
       }
     }
   }

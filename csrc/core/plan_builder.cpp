@@ -65,7 +65,6 @@ class SlotBuilder {
         } else {
           slot.death = block.dynamic ? plan_.window_begin + timeline_.period_tick(copy, block.death + dynamic_delay(period_))
                                      : slot.birth + timeline_.turn_ticks();
-          if (!block.dynamic) slot.model = SizeModel{};
           if (block.size == kUnknownSize) slot.model.base = -1;
         }
         table(plan_.num_prologue + copy, block.role).push_back(add_slot(slot));

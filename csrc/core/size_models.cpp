@@ -26,6 +26,16 @@ bool explains(const SizeModel& model, const Series& values, const Series& sizes)
   return true;
 }
 
+// How a series may follow a variable, the surest way first. Sizes are rounded when they are compared, so a small one often
+// follows several variables within the rounding, and but one of them to the byte.
+enum class Fit { kProportionalToTheByte, kProportional, kAffine };
+
+bool is_to_the_byte(const SizeModel& model, const Series& values, const Series& sizes) {
+  for (std::size_t step = 0; step < sizes.size(); ++step)
+    if (std::abs(model.slope * static_cast<double>(values[step]) - static_cast<double>(sizes[step])) >= 0.5) return false;
+  return true;
+}
+
 // The part of two series in which neither is absent.
 std::pair<Series, Series> met_together(const Series& values, const Series& sizes) {
   std::pair<Series, Series> met;
@@ -61,11 +71,11 @@ class Variables {
   // The latest ones first, since a request follows its own micro-step's, then those that most requests follow.
   bool fit(const Series& series, SizeModel* model) {
     const std::size_t oldest = definers_.size() - std::min(definers_.size(), kVariablesTried);
-    for (const bool affine : {false, true}) {
+    for (const Fit fit : {Fit::kProportionalToTheByte, Fit::kProportional, Fit::kAffine}) {
       for (std::size_t variable = definers_.size(); variable-- > oldest;)
-        if (follows(variable, series, affine, model)) return true;
+        if (follows(variable, series, fit, model)) return true;
       for (const std::size_t variable : most_followed_)
-        if (variable < oldest && follows(variable, series, affine, model)) return true;
+        if (variable < oldest && follows(variable, series, fit, model)) return true;
     }
     return false;
   }
@@ -77,12 +87,13 @@ class Variables {
   std::size_t num_followers(std::size_t variable) const noexcept { return num_followers_[variable]; }
 
  private:
-  bool follows(std::size_t variable, const Series& series, bool affine, SizeModel* model) {
+  bool follows(std::size_t variable, const Series& series, Fit fit, SizeModel* model) {
     const auto [values, sizes] = met_together(sizes_[definers_[variable]], series);
     model->variable = static_cast<std::int32_t>(variable);
-    if (affine ? !may_be_affine(values, sizes) || !fit_affine(values, sizes, model)
-               : values.size() < 2 || !fit_proportional(values, sizes, model))
+    if (fit == Fit::kAffine ? !may_be_affine(values, sizes) || !fit_affine(values, sizes, model)
+                            : values.size() < 2 || !fit_proportional(values, sizes, model))
       return false;
+    if (fit == Fit::kProportionalToTheByte && !is_to_the_byte(*model, values, sizes)) return false;
     ++num_followers_[variable];
     rank(variable);
     return true;

@@ -14,14 +14,16 @@ constexpr std::int64_t kSearchAhead = 4096;
 constexpr std::int64_t kSearchBehind = 512;
 constexpr Bytes kDynamicTimes = 64;  // wider by this for what follows a routing
 
+// A request without a slot may come or not only where steps differ: then the plan keeps room for such.
 std::vector<StepScript::Request> requests_of(const Plan& plan, std::int32_t table) {
+  const bool varies = std::any_of(plan.slots.begin(), plan.slots.end(), [](const Slot& slot) { return slot.kind == SlotKind::kRoom; });
   std::vector<StepScript::Request> requests;
   for (RoleIndex role = 0; role < plan.num_roles; ++role) {
     const auto cell = static_cast<std::size_t>(table * plan.num_roles + role);
     for (std::int64_t at = plan.table_begin[cell]; at < plan.table_begin[cell + 1]; ++at) {
       const Slot& slot = plan.slots[static_cast<std::size_t>(plan.table_slots[static_cast<std::size_t>(at)])];
       const bool is_known = slot.model.variable != kNoVariable || slot.model.base >= 0;
-      requests.push_back({role, is_known ? slot.size : kUnknownSize, slot.model, slot.kind == SlotKind::kUnplanned});
+      requests.push_back({role, is_known ? slot.size : kUnknownSize, slot.model, varies && slot.kind == SlotKind::kUnplanned});
     }
   }
   return requests;
