@@ -216,6 +216,25 @@ Period blank_period(const Lifetimes& lifetimes, std::int64_t base_step) {
   return period;
 }
 
+// Steps that are padded otherwise differ by a few requests of a thousand: no room is kept for these, and the rest is a
+// period like any other.
+void leave_out_few(Period& period) {
+  constexpr std::size_t kLeastShare = 64;  // of all requests, and of all bytes
+  std::size_t num_dynamic = 0;
+  Bytes bytes = 0;
+  Bytes dynamic_bytes = 0;
+  for (const PeriodBlock& block : period.blocks) {
+    bytes += std::max<Bytes>(block.size, 0);
+    if (!block.dynamic) continue;
+    ++num_dynamic;
+    dynamic_bytes += std::max<Bytes>(block.size, 0);
+  }
+  if (num_dynamic > period.blocks.size() / kLeastShare || dynamic_bytes > bytes / static_cast<Bytes>(kLeastShare)) return;
+  for (PeriodBlock& block : period.blocks) block.dynamic = false;
+  period.rooms.clear();
+  period.varies = false;
+}
+
 Period fit_steps(const Lifetimes& lifetimes, RoleIndex num_roles) {
   const std::vector<std::int64_t> last = last_steps(lifetimes);
   const std::vector<TicksByRole> alike = steps_of_one_shape(lifetimes, num_roles);
@@ -226,7 +245,10 @@ Period fit_steps(const Lifetimes& lifetimes, RoleIndex num_roles) {
   }
   Period varying = blank_period(lifetimes, most_typical_step(lifetimes, last, num_roles));
   varying.varies = fit_varying_steps(lifetimes, last, num_roles, varying);
-  if (varying.varies) return varying;
+  if (varying.varies) {
+    leave_out_few(varying);
+    return varying;
+  }
   if (alike.size() < 2) match_two_steps(lifetimes, num_roles, period);
   return period;
 }
