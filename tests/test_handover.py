@@ -237,6 +237,30 @@ def test_what_a_recorded_stream_reads_stays_where_no_stream_can_be_made_to_wait(
     assert sum(stats["fallbacks"].values()) >= 6
 
 
+def test_what_is_left_of_a_recorded_block_keeps_its_own_stream_waiting_too():
+    def written(is_late: bool) -> tuple[History, list[int]]:
+        history, marks = History(), []
+        history.free(*[history.allocate(512, stream) for stream in (MAIN, GATHER)])
+        for _ in range(6):
+            marks.append(len(history.rows))
+            block = history.allocate(16 * MIB, MAIN)  # GATHER was recorded to read it
+            history.request_free(block)
+            if not is_late:
+                history.complete_free(block)
+            parts = [history.allocate(8 * MIB, stream) for stream in (GATHER, MAIN)]
+            if is_late:
+                history.complete_free(block)
+            history.free(*parts)
+        return history, [*marks, len(history.rows)]
+
+    plan = _core.build_plan(trace_of(*written(False)), True, shares_spaces=True)
+    assert plan["arena_bytes"].sum() < 18 * MIB
+    history, marks = written(True)
+    run = shared_run(history, marks, plan)
+    assert drive(run, marks) == ""
+    assert run.engine.stats()["slot_hits"] == run.engine.stats()["requests"]
+
+
 def trimmed(**faults) -> tuple[bool, object]:
     """A run that has ended, all of it freed; whether its extent then went back, and the run."""
     history, marks = gathering(num_weights=0)
