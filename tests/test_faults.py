@@ -63,14 +63,16 @@ def train(steps, session, model, optimizer):
         Failing.step = step
         try:
             hidden = Failing.apply(model[0](torch.randn(32, 64)))
+            if fault == "memory" and step == 12:
+                torch.empty(1 << 50, dtype=torch.uint8)
             if fault == "interrupt" and step == 12:
                 signal.raise_signal(signal.SIGINT)
             loss = model[1:](hidden).square().mean()
             if fault != "backward" and step == 12:
                 Failing.step = -1
             loss.backward()
-        except (Stop, KeyboardInterrupt) as error:
-            caught.append(type(error).__name__)
+        except (Stop, KeyboardInterrupt, RuntimeError) as error:
+            caught.append(f"{type(error).__name__}: {error}")
             optimizer.zero_grad()
             continue
         optimizer.step()
@@ -149,10 +151,11 @@ def test_a_planner_that_hangs_holds_up_neither_the_steps_nor_the_exit():
     assert ours["state"] == "planning" and ours["figures"]["slot_hits"] == 0
 
 
-@pytest.mark.parametrize("fault", ["backward", "interrupt"])
-def test_an_exception_within_a_step_reaches_the_program_and_the_next_steps_are_served(fault):
+@pytest.mark.parametrize("fault, name", [("backward", "Stop"), ("interrupt", "KeyboardInterrupt"), ("memory", "RuntimeError")])
+def test_an_exception_within_a_step_reaches_the_program_and_the_next_steps_are_served(fault, name):
     ours = run(fault)
-    assert ours["caught"] == ours["native"]["caught"] == ["Stop" if fault == "backward" else "KeyboardInterrupt"]
+    assert ours["caught"] == ours["native"]["caught"]
+    assert [text.split(":")[0] for text in ours["caught"]] == [name]
     assert was_served(ours)
 
 
