@@ -72,10 +72,11 @@ class StallocConfig:
     longest batch met so far and anew where a longer one comes, and the next run starts with room for that."""
 
     dynamic: str = "auto"
-    """Runs whose steps differ in the number of their allocations (a loop over experts): `plan` plans what repeats and
-    serves the rest from what that leaves idle, where the run uses one stream; `off` plans no such run, and torch's
-    expandable segments hold its memory. `auto` is `off` as long as the plan costs more than it saves: on an H200 a
-    planned step took 8% longer than an unplanned one."""
+    """Runs whose steps differ in the number of their allocations (a loop over experts): `auto` plans what repeats and
+    serves the rest from what that leaves idle where this, rehearsed on the recorded steps, needs less memory than torch's
+    expandable segments, in this run and in the next one; `plan` does it in any case; `off` plans no such run, and
+    expandable segments hold its memory. A planned step of this kind takes longer: 8% on an H200 when it was last
+    measured."""
 
     handover: str = "audited"
     """`audited` lets a stream reuse another one's memory, behind waits on the device, in hosts whose use of streams was

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stalloc_accel.errors import StallocError, describe
+from stalloc_accel.rehearsal import Rehearsal, rehearse
 
 Plan = dict[str, Any]
 
@@ -41,7 +42,8 @@ class PlanJob(threading.Thread):
 
     When it has ended, either `error` is set, or all of: `lasting` (the plan from the first event on, for the store),
     `current` (the plan for a run that is under way), `agreement` (the share of the extra step's requests that the plan
-    foretells, in [0, 1]), `seconds` (of planning).
+    foretells, in [0, 1]), `seconds` (of planning), `num_planned` (steps that the plan was made from). Of a plan with dynamic
+    requests it also tells what it makes of the recorded steps: `rehearsal` of `current`, `lasting_rehearsal` of `lasting`.
     """
 
     def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None,
@@ -61,6 +63,9 @@ class PlanJob(threading.Thread):
         self.agreement = 0.0
         self.seconds = 0.0
         self.num_events = 0
+        self.num_planned = 0
+        self.rehearsal: Rehearsal | None = None
+        self.lasting_rehearsal: Rehearsal | None = None
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -84,14 +89,14 @@ class PlanJob(threading.Thread):
     def _plan(self) -> None:
         from stalloc_accel import _core
         trace = self._engine.recorded()
-        num_planned = len(trace["step_begin"]) - 1
+        self.num_planned = len(trace["step_begin"]) - 1
         began = time.perf_counter()
         if self.lasting is None:
             self.lasting = _core.build_plan(trace, True, self._deadline_s, shares_spaces=self._shares_spaces)
         # With streams apart: in a shared extent one block that lives on holds up the room of all when lengths grow.
         self.current = _core.without_prologue(self.lasting, self._deadline_s)
         self.seconds = time.perf_counter() - began
-        self._check(max(num_planned, self._num_unsettled))
+        self._check(max(self.num_planned, self._num_unsettled))
 
     def _check(self, num_planned: int) -> None:
         from stalloc_accel import _core
@@ -107,6 +112,14 @@ class PlanJob(threading.Thread):
             self._step_ended.wait()
         self.num_events = len(trace["event_size"])
         self.agreement = _core.agreement(self.current, self.plan_step(num_steps - 1), trace, num_steps - 1)
+        if is_dynamic(self.current):
+            self._rehearse(trace, num_steps)
+
+    def _rehearse(self, trace: Mapping[str, Any], num_steps: int) -> None:
+        """On all recorded steps, of which the last was not there when the plan was made."""
+        first_step = min(max(self._num_unsettled, 1), num_steps - 1)
+        self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
+        self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step))
 
 
 class ResizeJob(threading.Thread):

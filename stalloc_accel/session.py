@@ -29,6 +29,7 @@ from stalloc_accel.plan_job import Plan, PlanJob, awaits_more_steps, is_dynamic
 
 if TYPE_CHECKING:
     from stalloc_accel.kept_plans import KeptPlans
+    from stalloc_accel.rehearsal import Rehearsal
 
 BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
 """Who may announce steps, the most trustworthy first ("bare": the loop calls step() itself); see claim_boundary."""
@@ -36,6 +37,7 @@ BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
 _RECORDED_EVENTS = 1 << 22  # 24 bytes each, touched as they fill
 _MIN_AGREEMENT = 0.95  # of a recorded step with the plan
 _MIN_DYNAMIC_AGREEMENT = 0.6  # where the plan itself keeps room for what differs
+_DYNAMIC_STEPS = 5  # from which steps that differ are planned: what only one of them does is told from what all do
 _MIN_HIT_RATE = 0.9  # of the first repeating step with a plan from the store
 _MAX_ATTEMPTS = 4  # plans made before we give up
 _MAX_BAD_STEPS = 8  # in a row with less than half of the requests served from their slots
@@ -283,11 +285,14 @@ class Session:
     def _arm_candidate(self) -> bool:
         """Before the model exists: the plan that the same command left behind, if there is one."""
         found = self._kept.candidate()
-        if found is None or not self._activation.fits(found[1].plan):
+        if found is None or not self._may_serve(found[1].plan):
             return False
         self._candidate_key, stored = found
         self._arm(stored)
         return True
+
+    def _may_serve(self, plan: Plan) -> bool:
+        return self._activation.fits(plan) and not (self.config.dynamic == "off" and is_dynamic(plan))
 
     def _record_compactly(self) -> None:
         """What is born while we record stays where it is, beside the arena: expandable segments lose less around it."""
@@ -297,7 +302,7 @@ class Session:
     def _use_stored(self) -> None:
         """The plan of the model's key, made by another command: what it has for a run that is under way."""
         stored = self._kept.of_model(self.key)
-        if stored is None or not self._activation.fits(stored.plan):
+        if stored is None or not self._may_serve(stored.plan):
             return
         self.from_cache = True
         self._start_job(lasting=stored.plan)
@@ -341,14 +346,35 @@ class Session:
             self._become_passive(f"planning failed: {job.error}")
         elif job.agreement < (_MIN_DYNAMIC_AGREEMENT if is_dynamic(job.current) else _MIN_AGREEMENT):
             self._retry(job)
-        elif is_dynamic(job.current) and not self._serves_dynamic(job.current):
-            self._become_passive("steps differ in the number of their allocations: planned with dynamic=plan, where one stream is used")
-        else:
-            self._activation.lasting = job.lasting
-            if not self.from_cache:
-                self._keep(job.lasting, {"num_events": job.num_events, "plan_seconds": round(job.seconds, 4)})
-                self._activation.start_refining()
+        elif not is_dynamic(job.current):
+            self._keep_lasting(job)
             self._activate(job)
+        else:
+            self._decide_dynamic(job)
+
+    def _decide_dynamic(self, job: PlanJob) -> None:
+        """Steps that differ in the number of their requests: a plan is worth it where it did well in the recorded ones."""
+        if job.num_planned < _DYNAMIC_STEPS and not self.from_cache:
+            self._attempts -= 1
+            self._retry(job)
+            return
+        if self._serves(job.lasting_rehearsal):
+            self._keep_lasting(job)
+        if self._serves(job.rehearsal):
+            self._activate(job)
+            return
+        self._become_passive("steps differ in the number of their allocations" + (
+            "" if self.config.dynamic == "off" else f", and a plan would have needed {job.rehearsal.planned_bytes >> 20} MiB for the recorded "
+            f"ones, expandable segments {job.rehearsal.unplanned_bytes >> 20}"))
+
+    def _serves(self, rehearsal: Rehearsal) -> bool:
+        return self.config.dynamic == "plan" or (self.config.dynamic == "auto" and rehearsal.pays)
+
+    def _keep_lasting(self, job: PlanJob) -> None:
+        self._activation.lasting = job.lasting
+        if not self.from_cache:
+            self._keep(job.lasting, {"num_events": job.num_events, "plan_seconds": round(job.seconds, 4)})
+            self._activation.start_refining()
 
     def planning_s(self) -> float:
         """How long a planner may search beside the training: about a step."""
@@ -360,10 +386,6 @@ class Session:
         thread.join(max(self._wait_left_s, 0.0))
         self._wait_left_s -= time.perf_counter() - began
         return not thread.is_alive()
-
-    def _serves_dynamic(self, plan: Plan) -> bool:
-        # With several streams too much still goes upstream beside the arena to be better than no plan.
-        return self.config.dynamic == "plan" and int(plan["num_roles"]) == 1
 
     def _retry(self, job: PlanJob) -> None:
         self.from_cache = False

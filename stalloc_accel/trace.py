@@ -175,6 +175,12 @@ def _concatenated(first: History, second: History) -> History:
 
 # --- our own recordings ---
 
+def replay_trace(recorded: Mapping[str, Any]) -> Any:
+    """What Engine.recorded() returned, as a _core.ReplayTrace; uses by other streams are left out."""
+    history, new_index = _events_from_recording(recorded["event_address"], recorded["event_size"], recorded["event_role"])
+    return _core.ReplayTrace(history.action, history.address, history.size, history.stream, new_index[recorded["step_begin"]])
+
+
 def write_trace(path: str | os.PathLike[str], trace: Mapping[str, Any]) -> None:
     """Keeps what Engine.recorded() returned, as safetensors. Raises OSError."""
     from safetensors.numpy import save_file

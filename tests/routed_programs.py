@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass
 
-from programs import Free, Request
+from programs import Free, Request, Runner, construction
+from stalloc_accel import _core
 
 KIB = 1 << 10
 
@@ -77,3 +79,24 @@ def routed_step(routed: list[list[int]], tokens: int, model: RoutedModel = Route
             step += _pass_back(layer, expert, model) if count else []
         step += [*_attention_back(layer, tokens, model), Free(f"static.dout{layer}")]
     return [*step, Free("static.hidden"), Free("static.batch")]
+
+
+def random_step(draw: random.Random, model: RoutedModel = RoutedModel(), share_used: float = 0.9, num_streams: int = 1) -> list:
+    """A step over a batch of 200 to 400 tokens. Where there are more streams, each request is made on one of them."""
+    tokens = draw.randrange(200, 401)
+    step = routed_step(routes(draw, model, tokens, share_used), tokens, model)
+    return [dataclasses.replace(part, stream=sum(map(ord, part.name)) % num_streams) if isinstance(part, Request) else part
+            for part in step]
+
+
+def recorded(steps: list[list], limit_bytes: int = 2 << 30) -> dict:
+    """Construction and these steps, as an engine without a plan records them; at its end all is freed."""
+    host = _core.HostEngine(limit_bytes)
+    host.engine.start_recording(1 << 18)
+    runner = Runner(host)
+    runner.run(construction())
+    for step in steps:
+        runner.run(step)
+        host.engine.end_step()
+    runner.free_all()
+    return host.engine.recorded()

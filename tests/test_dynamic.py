@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from programs import Free, Request, Runner, construction, peak_live_bytes
-from routed_programs import RoutedModel, is_static, routed_step, routes
+from programs import Free, Request, Runner, peak_live_bytes
+from routed_programs import RoutedModel, is_static, random_step, recorded, routed_step, routes
 from stalloc_accel import _core
 
 LIMIT = 2 << 30
@@ -15,29 +15,11 @@ MODEL = RoutedModel()
 UNPLANNED, ROOM = 3, 4  # SlotKind
 
 
-def step_of(draw: random.Random, share_used: float = 0.9) -> list:
-    tokens = draw.randrange(200, 401)
-    return routed_step(routes(draw, MODEL, tokens, share_used), tokens, MODEL)
-
-
-def recorded(steps: list[list]) -> dict:
-    host = _core.HostEngine(LIMIT)
-    host.engine.start_recording(1 << 18)
-    runner = Runner(host)
-    runner.run(construction())
-    for step in steps:
-        runner.run(step)
-        host.engine.end_step()
-    trace = host.engine.recorded()
-    runner.free_all()
-    return trace
-
-
 def plan_of(seed: int, num_steps: int = 6) -> dict:
     draw = random.Random(seed)
     # The longest batch is among them, so that no step to come outgrows the plan.
     longest = routed_step(routes(draw, MODEL, 400), 400, MODEL)
-    return _core.build_plan(recorded([*(step_of(draw) for _ in range(num_steps - 2)), longest, step_of(draw)]), True)
+    return _core.build_plan(recorded([*(random_step(draw) for _ in range(num_steps - 2)), longest, random_step(draw)]), True)
 
 
 def served(plan: dict) -> tuple[_core.HostEngine, Runner]:
@@ -49,7 +31,7 @@ def served(plan: dict) -> tuple[_core.HostEngine, Runner]:
 
 def test_what_is_routed_has_no_slot_and_what_is_not_has_one(seed):
     plan = plan_of(seed)
-    names = [part.name for part in step_of(random.Random(seed)) if isinstance(part, Request)]
+    names = [part.name for part in random_step(random.Random(seed)) if isinstance(part, Request)]
     num_static = sum(name.startswith("static") for name in names)
     begin = int(plan["table_begin"][int(plan["num_prologue"])])
     kinds = plan["slot_kind"][plan["table_slots"][begin:]]
@@ -62,7 +44,7 @@ def test_steps_of_other_routings_are_served_from_slots_and_from_room_for_what_is
     draw = random.Random(f"other {seed}")
     num_static = 0
     for _ in range(20):
-        step = step_of(draw)
+        step = random_step(draw)
         num_static += sum(isinstance(part, Request) and is_static(part) for part in step)
         runner.run(step)
         host.engine.end_step()
@@ -77,7 +59,7 @@ def test_steps_of_other_routings_are_served_from_slots_and_from_room_for_what_is
 def test_loops_of_any_length_need_little_more_than_the_arena(share_used, seed):
     host, runner = served(plan_of(seed))
     draw = random.Random(seed)
-    runner.run(step_of(draw))
+    runner.run(random_step(draw))
     host.engine.end_step()
     arena = host.engine.stats()["extent_bytes"]
     for _ in range(10):
@@ -93,7 +75,7 @@ def test_two_steps_of_one_length_by_chance_are_not_taken_for_all_alike(seed_of_s
     draw = random.Random(seed_of_steps)
     routed = routes(draw, MODEL, 300)
     others = [[[draw.randrange(1, 100) if count else 0 for count in layer] for layer in routed] for _ in range(2)]
-    steps = [step_of(draw) for _ in range(4)] + [routed_step(other, tokens, MODEL) for other, tokens in zip(others, (250, 400), strict=True)]
+    steps = [random_step(draw) for _ in range(4)] + [routed_step(other, tokens, MODEL) for other, tokens in zip(others, (250, 400), strict=True)]
     assert len(steps[-1]) == len(steps[-2])
     plan = _core.build_plan(recorded(steps), True)
     assert (plan["slot_kind"] == ROOM).any()
@@ -101,7 +83,7 @@ def test_two_steps_of_one_length_by_chance_are_not_taken_for_all_alike(seed_of_s
 
 def test_a_plan_of_routed_steps_is_little_larger_than_the_steps(seed):
     draw = random.Random(seed)
-    trace = recorded([step_of(draw) for _ in range(6)])
+    trace = recorded([random_step(draw) for _ in range(6)])
     arena = int(_core.build_plan(trace, True)["arena_bytes"].sum())
     assert arena <= 2 * peak_live_bytes(trace)
 
@@ -110,7 +92,7 @@ def test_a_program_that_never_follows_the_plan_is_served_without_overlap(seed):
     host, runner = served(plan_of(seed))
     draw = random.Random(seed)
     for _ in range(5):
-        step = step_of(draw)
+        step = random_step(draw)
         requests = [part for part in step if isinstance(part, Request)]
         draw.shuffle(requests)
         runner.run(requests)  # Runner asserts that nothing live shares a byte

@@ -108,15 +108,13 @@ std::int64_t DynamicMatcher::choose() noexcept {
 }
 
 // What comes first behind a loop that ended early, such as a layer's output, looks like an extra request until others have
-// followed. One of a rare size is taken for what it would be if the best other state were right.
+// followed. A large one is taken for the next of its size: to take it for one that soon ends costs most.
 std::int64_t DynamicMatcher::likely_position(Bytes size) const noexcept {
-  const State* best = nullptr;
-  for (std::size_t i = 0; i < num_states_; ++i) {
-    const State& state = states_[i];
-    if (state.position == kNoPosition || expected_[state.position] != size || script_->is_dynamic(state.position)) continue;
-    if (best == nullptr || state.score > best->score) best = &state;
-  }
-  return best == nullptr ? kNoPosition : best->position;
+  const std::int64_t from = states_[best_].cursor;
+  const std::int64_t end = std::min(script_->length(), from + kReachAhead);
+  for (std::int64_t at = from; at < end; ++at)
+    if (expected_[at] == size) return at;
+  return kNoPosition;
 }
 
 }  // namespace stalloc

@@ -113,7 +113,7 @@ class DynamicMatcher {
     }
     if (request.is_firm && !is_foretold) add_leaps(request);
     const std::int64_t position = choose();
-    return position == kNoPosition && request.is_rare ? likely_position(size) : position;
+    return position == kNoPosition && request.is_firm && size >= kLarge ? likely_position(size) : position;
   }
 
  private:
@@ -143,6 +143,7 @@ class DynamicMatcher {
   static constexpr std::int32_t kRareMissed = 6;
   static constexpr std::int32_t kOtherSize = 4;  // a dynamic request of another size than its variable foretells
   static constexpr std::int64_t kInStep = 8;
+  static constexpr Bytes kLarge = Bytes{1} << 20;
 
   static std::int32_t missed_cost(const Request& request) noexcept {
     return request.is_rare ? kRareMissed : request.is_firm ? kFirmMissed : 0;

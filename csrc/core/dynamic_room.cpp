@@ -1,6 +1,7 @@
 #include "core/dynamic_room.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/size_kinds.h"
 
@@ -9,6 +10,9 @@ namespace {
 
 constexpr Tick kChunks = 128;  // parts of a step; rooms begin and end with them
 constexpr Tick kMinChunk = 16;
+// A space that streams share has its small slots apart from the others, so rooms for them are small too, and the others large.
+constexpr Bytes kSmallBytes = Bytes{1} << 20;
+constexpr Bytes kSmallRoom = kSmallBytes / 2;
 
 using Levels = std::vector<double>;  // bytes alive at each tick of the period
 
@@ -48,10 +52,16 @@ class RoomSizer {
   }
 
   void size_role(RoleIndex role) {
+    size_rooms(role, false);
+    size_rooms(role, true);
+  }
+
+ private:
+  void size_rooms(RoleIndex role, bool small) {
     Levels most(num_ticks_, 0.0);
     Levels least;
     for (std::size_t s = 0; s < samples_.size(); ++s) {
-      const Levels levels = dynamic_levels(s, role);
+      const Levels levels = dynamic_levels(s, role, small);
       if (s == 0) least = levels;
       for (std::size_t tick = 0; tick < num_ticks_; ++tick) {
         most[tick] = std::max(most[tick], levels[tick]);
@@ -60,10 +70,9 @@ class RoomSizer {
     }
     for (std::size_t tick = 0; tick < num_ticks_; ++tick)
       most[tick] += (most[tick] - least[tick]) / static_cast<double>(samples_.size());
-    add_rooms(role, chunk_levels(most));
+    add_rooms(role, chunk_levels(most, small ? kSmallRoom / 8 : kSmallBytes), small ? kSmallRoom : std::numeric_limits<Bytes>::max());
   }
 
- private:
   // The latest variable of the batch that was told before each tick.
   void find_scales() {
     const std::vector<bool> is_batch = batch_variables(period_);
@@ -84,11 +93,11 @@ class RoomSizer {
   }
 
   // Of what is dynamic, or in this step alone.
-  Levels dynamic_levels(std::size_t s, RoleIndex role) const {
+  Levels dynamic_levels(std::size_t s, RoleIndex role, bool small) const {
     const StepSample& sample = samples_[s];
     LevelSum sum(num_ticks_);
     for (std::size_t i = 0; i < sample.period_tick.size(); ++i) {
-      if (sample.blocks[i].role != role) continue;
+      if (sample.blocks[i].role != role || (sample.blocks[i].size() < kSmallBytes) != small) continue;
       const Tick paired = sample.period_tick[i];
       const Tick tick = paired >= 0 ? paired : std::min(sample.next_tick[i], period_.num_ticks - 1);
       if (sample.deaths[i] <= tick || (paired >= 0 && !period_.blocks[static_cast<std::size_t>(paired)].dynamic)) continue;
@@ -97,20 +106,20 @@ class RoomSizer {
     return sum.levels();
   }
 
-  // The highest level of each chunk and the one before it.
-  std::vector<Bytes> chunk_levels(const Levels& levels) const {
+  // The highest level of each chunk and the one before it, in multiples of `granule`.
+  std::vector<Bytes> chunk_levels(const Levels& levels, Bytes granule) const {
     const auto chunk = static_cast<std::size_t>(dynamic_delay(period_));
     std::vector<Bytes> highest;
     for (std::size_t first = 0; first < num_ticks_; first += chunk) {
       const auto begin = levels.begin() + static_cast<std::ptrdiff_t>(first - std::min(first, chunk));
       const auto end = levels.begin() + static_cast<std::ptrdiff_t>(std::min(first + chunk, num_ticks_));
-      highest.push_back(round_up(static_cast<Bytes>(*std::max_element(begin, end)), kAlignment));
+      highest.push_back(round_up(static_cast<Bytes>(*std::max_element(begin, end)), granule));
     }
     return highest;
   }
 
-  // One room for each rise of the level, until it falls below again.
-  void add_rooms(RoleIndex role, const std::vector<Bytes>& levels) {
+  // One room for each rise of the level, until it falls below again, in parts of at most `most` bytes.
+  void add_rooms(RoleIndex role, const std::vector<Bytes>& levels, Bytes most) {
     struct Open {
       std::size_t since;
       Bytes size;
@@ -121,7 +130,7 @@ class RoomSizer {
       const Bytes next = chunk < levels.size() ? levels[chunk] : 0;
       while (level > next) {
         const Bytes closed = std::min(level - next, open.back().size);
-        add_room(role, open.back().since, chunk, closed);
+        for (Bytes left = closed; left > 0; left -= std::min(left, most)) add_room(role, open.back().since, chunk, std::min(left, most));
         level -= closed;
         open.back().size -= closed;
         if (open.back().size == 0) open.pop_back();

@@ -71,7 +71,7 @@ class StepCursor {
   bool has_outgrown() const noexcept { return has_outgrown_; }
 
  private:
-  static constexpr std::size_t kConfirmed = 8;
+  static constexpr std::size_t kConfirmed = 2;
   static constexpr std::size_t kRecent = 6;
   void define(std::int32_t variable, Bytes value) noexcept;
   void note_outgrown(std::size_t variable) noexcept;

@@ -49,13 +49,17 @@ class VaryingSteps {
   void pair_by_kinds() {
     std::vector<StepSample> samples;
     std::swap(samples, samples_);
-    const auto kinds_in = [&](std::int64_t step, const std::vector<Tick>& pairs) {
-      return SizeKinds(period_, find_values(lifetimes_, lifetimes_.begin_of(step), period_, pairs));
+    const auto values_in = [&](std::int64_t step, const std::vector<Tick>& pairs) {
+      return StepValues{step, find_values(lifetimes_, lifetimes_.begin_of(step), period_, pairs)};
     };
-    const SizeKinds base_kinds = kinds_in(period_.base_step, own_ticks(period_));
-    for (const StepSample& sample : samples)
-      add_sample(sample.step, pair_steps(lifetimes_, sample.step, period_.base_step, num_roles_,
-                                         kinds_in(sample.step, sample.period_tick), base_kinds, sample.period_tick));
+    std::vector<StepValues> values = {values_in(period_.base_step, own_ticks(period_))};
+    for (const StepSample& sample : samples) values.push_back(values_in(sample.step, sample.period_tick));
+    KindModels kinds = kinds_of(period_);
+    add_shared_kinds(lifetimes_, period_, values, kinds);
+    const SizeKinds base_kinds(kinds, values.front().values);
+    for (std::size_t s = 0; s < samples.size(); ++s)
+      add_sample(samples[s].step, pair_steps(lifetimes_, samples[s].step, period_.base_step, num_roles_,
+                                             SizeKinds(kinds, values[s + 1].values), base_kinds, samples[s].period_tick));
   }
 
   void fit_samples() {
@@ -179,8 +183,9 @@ std::vector<Tick> align_varying_step(const Lifetimes& lifetimes, std::int64_t st
                                      RoleIndex num_roles) {
   const auto values_in = [&](const std::vector<Tick>& pairs) { return find_values(lifetimes, lifetimes.begin_of(step), period, pairs); };
   std::vector<Tick> by_lives = pair_steps(lifetimes, step, period.base_step, num_roles);
-  const SizeKinds kinds(period, values_in(by_lives));
-  const SizeKinds base_kinds(period, find_values(lifetimes, lifetimes.begin_of(period.base_step), period, own_ticks(period)));
+  const KindModels models = kinds_of(period);
+  const SizeKinds kinds(models, values_in(by_lives));
+  const SizeKinds base_kinds(models, find_values(lifetimes, lifetimes.begin_of(period.base_step), period, own_ticks(period)));
   std::vector<Tick> aligned = pair_steps(lifetimes, step, period.base_step, num_roles, kinds, base_kinds, std::move(by_lives));
   const std::vector<Bytes> values = values_in(aligned);
   for (std::size_t i = 0; i < aligned.size(); ++i) {

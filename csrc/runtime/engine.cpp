@@ -8,7 +8,6 @@
 namespace stalloc {
 namespace {
 
-constexpr Bytes kSmallBytes = Bytes{1} << 20;
 constexpr std::size_t kPollsPerAllocation = 2;
 constexpr std::size_t kPollsPerBusySlot = 8;  // each asks the driver: about a microsecond
 constexpr Tick kUnforetoldLife = 256;  // taken for how long a request that nothing foretells will live, in ticks
@@ -66,7 +65,7 @@ Arena::Place Engine::Impl::serve_gap(Lock& lock, RoleIndex role, Bytes rounded) 
     if (gap) return settled(lock, arena.take_from(extent, gap.block, gap.offset, rounded), role);
     begin += extent->map.size();
   }
-  if (plan != nullptr && rounded < kSmallBytes) return {};
+  if (plan != nullptr && rounded < plan->least_displacing) return {};
   return settled(lock, arena.take_gap(rounded), role);
 }
 

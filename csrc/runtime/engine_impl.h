@@ -19,6 +19,7 @@
 
 namespace stalloc {
 
+inline constexpr Bytes kSmallBytes = Bytes{1} << 20;  // up to here torch has a pool of its own
 inline constexpr Bytes kMaxRequest = Bytes{1} << 40;  // larger ones are not ours
 
 struct Engine::Impl {
@@ -50,6 +51,7 @@ struct Engine::Impl {
     std::vector<ServedSlot> served;  // as the plan's table_slots: table by table, role by role
     mutable GapFinder gaps;
     Bytes persistent_bytes = 0;
+    Bytes least_displacing = 0;     // a smaller request takes no bytes that slots will need: it would cost more than it is
     explicit Script(std::shared_ptr<const Plan> plan);
   };
 
