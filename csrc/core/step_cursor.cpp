@@ -39,7 +39,6 @@ StepScript::StepScript(const Plan& plan, std::int32_t table)
 StepScript::StepScript(const std::vector<Request>& requests, RoleIndex num_roles,
                        const std::vector<Bytes>& variable_bytes)
     : dependents_(variable_bytes.size()),
-      definers_(static_cast<std::size_t>(num_roles)),
       is_sizing_(variable_bytes.size(), false),
       variable_bytes_(variable_bytes),
       tolerated_bytes_(variable_bytes) {
@@ -47,19 +46,20 @@ StepScript::StepScript(const std::vector<Request>& requests, RoleIndex num_roles
   std::vector<bool> is_dynamic(sizes.size(), false);
   positions_.resize(sizes.size());
   follows_.resize(sizes.size());
+  defines_.resize(sizes.size());
   for (const Request& request : requests) {
     const auto role = static_cast<std::size_t>(request.role);
     const auto position = static_cast<std::int64_t>(sizes[role].size());
     const SizeModel& model = request.model;
     positions_[role].push_back({request.dynamic, model, request.size});
     follows_[role].push_back(model.defines ? kNoVariable : model.variable);
+    defines_[role].push_back(model.defines ? model.variable : kNoVariable);
     if (request.dynamic) is_dynamic[role] = has_dynamic_ = true;
     else if (model.variable != kNoVariable) is_sizing_[static_cast<std::size_t>(model.variable)] = true;
     if (model.variable == kNoVariable) {
       sizes[role].push_back(request.size);
     } else if (model.defines) {
       sizes[role].push_back(kAnySize);
-      definers_[role].push_back({position, model.variable, request.dynamic});
     } else {
       sizes[role].push_back(kUnknownSize);
       dependents_[static_cast<std::size_t>(model.variable)].push_back({request.role, position, model, request.dynamic});
@@ -104,15 +104,15 @@ std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
   if (script_ == nullptr || role < 0 || static_cast<std::size_t>(role) >= script_->sequences_.size()) return kNoPosition;
   std::int32_t defined = kNoVariable;
   const auto index = static_cast<std::size_t>(role);
-  const auto& definers = script_->definers_[index];
-  const auto is_before = [](const StepScript::Definer& a, std::int64_t at) { return a.position < at; };
+  const auto& defines = script_->defines_[index];
   const auto may_define = [&](std::int64_t position) {
-    const auto found = std::lower_bound(definers.begin(), definers.end(), position, is_before);
-    if (found == definers.end() || found->position != position) return true;  // follows nothing
-    const Bytes times = found->dynamic ? kDynamicTimes : 1;
-    const Bytes most = script_->variable_bytes_[static_cast<std::size_t>(found->variable)];
+    const auto at = static_cast<std::size_t>(position);
+    const std::int32_t variable = defines[at];
+    if (variable == kNoVariable) return true;
+    const Bytes times = script_->positions_[index][at].dynamic ? kDynamicTimes : 1;
+    const Bytes most = script_->variable_bytes_[static_cast<std::size_t>(variable)];
     if (requested > times * kMostTimes * most || requested * times * kLeastShare < most) return false;
-    defined = found->variable;
+    defined = variable;
     return true;
   };
   const Bytes rounded = round_up(requested, kAlignment);
@@ -126,8 +126,8 @@ std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
   std::int64_t position = dynamic_matchers_[index].match(rounded, may_be);
   if (position == kNoPosition) position = find_back(index, requested);
   else note_recent(index, requested);
-  const auto found = position < 0 ? definers.end() : std::lower_bound(definers.begin(), definers.end(), position, is_before);
-  if (found != definers.end() && found->position == position) define(found->variable, requested);
+  const std::int32_t variable = position < 0 ? kNoVariable : defines[static_cast<std::size_t>(position)];
+  if (variable != kNoVariable) define(variable, requested);
   else confirm(role, position);
   return position;
 }

@@ -38,17 +38,12 @@ class StepScript {
     SizeModel model;
     bool dynamic;
   };
-  struct Definer {
-    std::int64_t position;
-    std::int32_t variable;
-    bool dynamic;
-  };
   std::vector<Sequence> sequences_;                 // by role
   std::vector<DynamicSequence> dynamic_sequences_;  // by role; of no length where no request is dynamic
   std::vector<std::vector<Dependent>> dependents_;  // by variable
-  std::vector<std::vector<Definer>> definers_;      // by role, by position
   std::vector<std::vector<DynamicSequence::Position>> positions_;  // by role
   std::vector<std::vector<std::int32_t>> follows_;  // by role, by position: the variable that the size follows
+  std::vector<std::vector<std::int32_t>> defines_;  // by role, by position: the variable whose value the size is
   std::vector<bool> is_sizing_;  // by variable: some request that is not dynamic follows it
   bool has_dynamic_ = false;
   std::vector<Bytes> variable_bytes_;
