@@ -190,12 +190,13 @@ def row(what: str, result: dict[str, Any], native: dict[str, Any]) -> str:
 
 def measure(jobs: list[tuple[str, str, dict[str, str]]], folder: Path, out: Path, results: dict[str, Any]) -> None:
     """Runs the jobs (workload, allocator, environment) one after another, and starts each while the one before still trains."""
-    ahead = start(jobs[0][0], jobs[0][1], folder, extra=jobs[0][2])
+    ahead = None
     for number, (workload, allocator, extra) in enumerate(jobs):
-        current = ahead
-        if number + 1 < len(jobs):
+        current = ahead or start(workload, allocator, folder, extra=extra)
+        following, ahead = jobs[number + 1:number + 2], None
+        if following and following[0][1] != "second":  # a second run finds what the first one left at its end
             time.sleep(0.5)  # so that the turns come in this order
-            ahead = start(jobs[number + 1][0], jobs[number + 1][1], folder, extra=jobs[number + 1][2])
+            ahead = start(following[0][0], following[0][1], folder, extra=following[0][2])
         what = " ".join([workload, allocator, *extra.get("BENCHMARK_LABEL", "").split()])
         result = finish(what, current)
         results.setdefault(workload, {})[what.removeprefix(workload + " ")] = result
