@@ -18,6 +18,8 @@ fault, enabled = sys.argv[1], sys.argv[2] == "1"
 torch.manual_seed(0)
 torch.set_num_threads(1)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background lets it be ignored
+
 class Stop(Exception):
     pass
 

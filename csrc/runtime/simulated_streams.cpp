@@ -6,7 +6,8 @@ namespace stalloc {
 
 Fence SimulatedStreams::record_fence(StreamHandle stream) {
   const Fence fence = next_fence_++;
-  const std::int64_t done = horizon_ != kNever ? horizon_ : now_ + kUsualLatency;
+  // At the end of a program, when all is done, now_ is kNever.
+  const std::int64_t done = horizon_ != kNever ? horizon_ : std::min(now_, kNever - kUsualLatency) + kUsualLatency;
   fences_[fence] = {stream, now_, done};
   return fence;
 }
