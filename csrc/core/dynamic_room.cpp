@@ -13,6 +13,7 @@ constexpr Tick kMinChunk = 16;
 // A space that streams share has its small slots apart from the others, so rooms for them are small too, and the others large.
 constexpr Bytes kSmallBytes = Bytes{1} << 20;
 constexpr Bytes kSmallRoom = kSmallBytes / 2;
+constexpr Bytes kMostParts = 64;  // that one level is cut into: a size that is misjudged makes no millions of rooms
 
 using Levels = std::vector<double>;  // bytes alive at each tick of the period
 
@@ -130,7 +131,8 @@ class RoomSizer {
       const Bytes next = chunk < levels.size() ? levels[chunk] : 0;
       while (level > next) {
         const Bytes closed = std::min(level - next, open.back().size);
-        for (Bytes left = closed; left > 0; left -= std::min(left, most)) add_room(role, open.back().since, chunk, std::min(left, most));
+        const Bytes part = std::max(most, round_up(closed / kMostParts, kAlignment));
+        for (Bytes left = closed; left > 0; left -= std::min(left, part)) add_room(role, open.back().since, chunk, std::min(left, part));
         level -= closed;
         open.back().size -= closed;
         if (open.back().size == 0) open.pop_back();

@@ -91,16 +91,24 @@ Tick death_in_order(const TicksByRole& base, const TicksByRole& step, const Tick
   return (death <= num_ticks ? 0 : num_ticks) + (at < own.size() ? base[index][at] : num_ticks);
 }
 
-// Of a block that outlives the next step too. What every step asks for anew is freed some time, else memory would grow with
-// each step: a large one lives until its second successor's birth at most, as what hangs on a loss that the loop keeps.
-Tick death_of_outliving(const PeriodBlock& block, const Block& seen, Tick num_ticks) {
-  return seen.size() >= kSmallBytes ? block.birth + 2 * num_ticks : 0;
+// Blocks, by tick, that outlive the next step too. What every step asks for anew is freed some time, else memory would grow
+// with each step: a few large ones live until their second successor's birth at most, as what hangs on a loss that the loop
+// keeps. Of many nothing is known.
+void let_outlive(const std::vector<Tick>& outliving, Period& period) {
+  constexpr std::size_t kFew = 8;
+  constexpr std::size_t kLeastShare = 64;
+  if (outliving.size() > std::max(kFew, period.blocks.size() / kLeastShare)) return;
+  for (const Tick tick : outliving) {
+    PeriodBlock& block = period.blocks[static_cast<std::size_t>(tick)];
+    block.death = block.birth + 2 * period.num_ticks;
+  }
 }
 
 void fit_same_shape(const Lifetimes& lifetimes, const std::vector<TicksByRole>& steps, Period& period) {
   const TicksByRole& base = steps[steps.size() - 2];
   const std::int64_t first = lifetimes.num_steps - static_cast<std::int64_t>(steps.size());
   std::vector<std::vector<Bytes>> sizes(static_cast<std::size_t>(period.num_ticks));
+  std::vector<Tick> outliving;
   for (RoleIndex role = 0; role < static_cast<RoleIndex>(base.size()); ++role) {
     std::vector<std::vector<Tick>> ticks;  // of each step, in the order of the base step
     for (std::size_t j = 0; j < steps.size(); ++j)
@@ -118,11 +126,16 @@ void fit_same_shape(const Lifetimes& lifetimes, const std::vector<TicksByRole>& 
         block.used_elsewhere |= seen.used_elsewhere;
         const Tick death = death_in_order(base, steps[j], steps[j + 1], role, period.num_ticks,
                                           relative_death(lifetimes, step, seen));
-        if (death > 0) block.death = std::max(block.death, death);
-        else if (step == period.base_step) block.death = death_of_outliving(block, seen, period.num_ticks);
+        if (death > 0) {
+          block.death = std::max(block.death, death);
+        } else if (step == period.base_step) {
+          block.death = 0;
+          if (seen.size() >= kSmallBytes) outliving.push_back(tick);
+        }
       }
     }
   }
+  let_outlive(outliving, period);
   const SizeModels fitted = fit_sizes(sizes);
   period.variable_bytes = fitted.variable_bytes;
   for (std::size_t i = 0; i < sizes.size(); ++i) {

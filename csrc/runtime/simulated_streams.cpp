@@ -6,8 +6,9 @@ namespace stalloc {
 
 Fence SimulatedStreams::record_fence(StreamHandle stream) {
   const Fence fence = next_fence_++;
-  // At the end of a program, when all is done, now_ is kNever.
-  const std::int64_t done = horizon_ != kNever ? horizon_ : std::min(now_, kNever - kUsualLatency) + kUsualLatency;
+  // At the end of a program, when all is done, now_ is kNever. A stream works in order: what it had to do before is done first.
+  const std::int64_t done = horizon_ != kNever ? horizon_
+                                               : std::max(std::min(now_, kNever - kUsualLatency) + kUsualLatency, busy_until_[stream]);
   fences_[fence] = {stream, now_, done};
   return fence;
 }
@@ -112,6 +113,8 @@ void SimulatedStreams::release(std::uint64_t address, std::int64_t done, StreamH
   it->second.freed = now_;
   it->second.done = done == kNever ? now_ : done;
   it->second.recorded = recorded;
+  std::int64_t& until = busy_until_[recorded];
+  until = std::max(until, it->second.done);
 }
 
 std::string SimulatedStreams::forget(std::uint64_t address, Bytes size, StreamHandle stream) {

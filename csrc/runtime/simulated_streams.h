@@ -74,6 +74,7 @@ class SimulatedStreams {
   bool handover_audited_;
   std::int64_t now_ = 0;
   std::int64_t horizon_ = kNever;
+  std::map<StreamHandle, std::int64_t> busy_until_;  // when the uses released so far are done on the stream
   Fence next_fence_ = 1;
   std::unordered_map<Fence, FenceState> fences_;
   std::vector<StreamHandle> known_streams_;
