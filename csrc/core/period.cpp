@@ -91,13 +91,18 @@ Tick death_in_order(const TicksByRole& base, const TicksByRole& step, const Tick
   return (death <= num_ticks ? 0 : num_ticks) + (at < own.size() ? base[index][at] : num_ticks);
 }
 
+// Whether so many of a step's requests are exceptions to what holds for it.
+bool are_few(std::size_t count, const Period& period) {
+  constexpr std::size_t kFew = 8;
+  constexpr std::size_t kLeastShare = 64;
+  return count <= std::max(kFew, period.blocks.size() / kLeastShare);
+}
+
 // Blocks, by tick, that outlive the next step too. What every step asks for anew is freed some time, else memory would grow
 // with each step: a few large ones live until their second successor's birth at most, as what hangs on a loss that the loop
 // keeps. Of many nothing is known.
 void let_outlive(const std::vector<Tick>& outliving, Period& period) {
-  constexpr std::size_t kFew = 8;
-  constexpr std::size_t kLeastShare = 64;
-  if (outliving.size() > std::max(kFew, period.blocks.size() / kLeastShare)) return;
+  if (!are_few(outliving.size(), period)) return;
   for (const Tick tick : outliving) {
     PeriodBlock& block = period.blocks[static_cast<std::size_t>(tick)];
     block.death = block.birth + 2 * period.num_ticks;
@@ -269,11 +274,10 @@ Period fit_steps(const Lifetimes& lifetimes, RoleIndex num_roles) {
 }  // namespace
 
 bool is_routed(const Period& period) {
-  constexpr std::size_t kFew = 8;
   const auto odd = std::count_if(period.blocks.begin(), period.blocks.end(), [](const PeriodBlock& block) {
     return block.model.defines || block.size == kUnknownSize;
   });
-  return static_cast<std::size_t>(odd) > std::max(kFew, period.blocks.size() / 64);
+  return !are_few(static_cast<std::size_t>(odd), period);
 }
 
 Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
