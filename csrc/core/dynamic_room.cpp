@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/handover.h"
 #include "core/size_kinds.h"
 
 namespace stalloc {
@@ -11,8 +12,7 @@ namespace {
 constexpr Tick kChunks = 128;  // parts of a step; rooms begin and end with them
 constexpr Tick kMinChunk = 16;
 // A space that streams share has its small slots apart from the others, so rooms for them are small too, and the others large.
-constexpr Bytes kSmallBytes = Bytes{1} << 20;
-constexpr Bytes kSmallRoom = kSmallBytes / 2;
+constexpr Bytes kSmallRoom = kLeastHandover / 2;
 constexpr Bytes kMostParts = 64;  // that one level is cut into: a size that is misjudged makes no millions of rooms
 
 using Levels = std::vector<double>;  // bytes alive at each tick of the period
@@ -71,7 +71,7 @@ class RoomSizer {
     }
     for (std::size_t tick = 0; tick < num_ticks_; ++tick)
       most[tick] += (most[tick] - least[tick]) / static_cast<double>(samples_.size());
-    add_rooms(role, chunk_levels(most, small ? kSmallRoom / 8 : kSmallBytes), small ? kSmallRoom : std::numeric_limits<Bytes>::max());
+    add_rooms(role, chunk_levels(most, small ? kSmallRoom / 8 : kLeastHandover), small ? kSmallRoom : std::numeric_limits<Bytes>::max());
   }
 
   // The latest variable of the batch that was told before each tick.
@@ -98,7 +98,7 @@ class RoomSizer {
     const StepSample& sample = samples_[s];
     LevelSum sum(num_ticks_);
     for (std::size_t i = 0; i < sample.period_tick.size(); ++i) {
-      if (sample.blocks[i].role != role || (sample.blocks[i].size() < kSmallBytes) != small) continue;
+      if (sample.blocks[i].role != role || (sample.blocks[i].size() < kLeastHandover) != small) continue;
       const Tick paired = sample.period_tick[i];
       const Tick tick = paired >= 0 ? paired : std::min(sample.next_tick[i], period_.num_ticks - 1);
       if (sample.deaths[i] <= tick || (paired >= 0 && !period_.blocks[static_cast<std::size_t>(paired)].dynamic)) continue;
