@@ -4,6 +4,7 @@
     python benchmarks/gpu_training.py --limits 1.01,1.05 [...]   the same under a memory fraction: ratios to the allocated peak
     python benchmarks/gpu_training.py --record DIR [...]         writes the allocation history of each run for `stalloc replay`
 
+The allocator `again` is the native one once more: how far two equal runs lie apart, in time and in their losses.
 Each run is a process of its own with the same seed; the worker is a script that does not know us. A process that waits
 for its turn has already imported its libraries. Prints a table and writes everything it measured as JSON with the versions.
 """
@@ -61,6 +62,7 @@ class Meter:
         self.torch, self.cuda, self.failure = torch, torch.cuda if torch.cuda.is_available() else None, None
         self.losses: list[str] = []
         self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []  # of all threads: what a busy host disturbs less
         self.marks: list[float] = []
         self.rows: list[list[int]] = []
         self.before = (0, 0)
@@ -78,10 +80,11 @@ class Meter:
                 self.cuda.reset_peak_memory_stats()
             self.cuda.synchronize()
             self._mark()
-        self.began = time.perf_counter()
+        self.began, self.cpu_began = time.perf_counter(), time.process_time()
 
     def end(self, loss: float) -> None:
         if self.began:
+            self.cpu_seconds.append(time.process_time() - self.cpu_began)
             if self.cuda:
                 self.cuda.synchronize()
             self.seconds.append(time.perf_counter() - self.began)
@@ -99,8 +102,8 @@ class Meter:
             time.sleep(0.0002)
 
     def result(self) -> dict[str, Any]:
-        result: dict[str, Any] = {"losses": self.losses, "step_seconds": self.seconds, "out_of_memory": self.failure,
-                                  "versions": {"torch": self.torch.__version__}}
+        result: dict[str, Any] = {"losses": self.losses, "step_seconds": self.seconds, "cpu_seconds": self.cpu_seconds,
+                                  "out_of_memory": self.failure, "versions": {"torch": self.torch.__version__}}
         if not self.cuda:
             return result
         stats, device = self.cuda.memory_stats(), self.cuda.get_device_name()
@@ -175,13 +178,15 @@ def finish(what: str, started: tuple[subprocess.Popen[str], Path, Path]) -> dict
 def row(what: str, result: dict[str, Any], native: dict[str, Any]) -> str:
     if "whole_allocated" not in result:
         return f"{what:26} FAILED {result.get('out_of_memory')}"
-    seconds, baseline = (statistics.median(one["step_seconds"][SETTLED_STEP:] or [float("nan")])
-                         for one in (result, native if native.get("step_seconds") else result))
+    baseline = native if native.get("step_seconds") else result
+    seconds, cpu_seconds = ([statistics.median(one[what][SETTLED_STEP:] or [float("nan")]) for one in (result, baseline)]
+                            for what in ("step_seconds", "cpu_seconds"))
     summary = result.get("summary", {})
     same = "same" if result["losses"] == native.get("losses") else "DIFFERENT"
     return (f"{what:26} E whole {result['whole_allocated'] / result['whole_reserved']:.4f} steady "
             f"{result['steady_allocated'] / max(1, result['steady_reserved']):.4f} reserved {result['whole_reserved'] / 2**30:7.3f}"
-            f" allocated {result['whole_allocated'] / 2**30:7.3f} GiB, step {seconds * 1e3:7.1f} ms ({seconds / baseline:.4f})"
+            f" allocated {result['whole_allocated'] / 2**30:7.3f} GiB, step {seconds[0] * 1e3:7.1f} ms "
+            f"({seconds[0] / seconds[1]:.4f}), CPU {cpu_seconds[0] * 1e3:7.1f} ms ({cpu_seconds[0] / cpu_seconds[1]:.4f})"
             f", losses {same}, {len(result['step_seconds'])} steps, retries {result['num_alloc_retries']}"
             f"{' OUT OF MEMORY' if result['out_of_memory'] else ''} {summary.get('state', '')} {summary.get('activated_at_step', '')}"
             f" hits {summary.get('hit_rate')} {summary.get('fallbacks', '')} {summary.get('reason', '')}"

@@ -147,6 +147,8 @@ class Session:
         if self._candidate_key is not None:
             if self._candidate_key.digest != self.key.digest:
                 self._drop("the model or its configuration differs from that of the plan found for this command")
+            else:
+                self._flush_what_was_before()
         elif self.state is State.RECORDING and self._kept is not None:
             self._use_stored()
 
@@ -424,6 +426,7 @@ class Session:
                 return
             self._unproven = False
             self._engine.stop_recording()
+            self._flush_what_was_before()
         self._bad_steps = self._bad_steps + 1 if hit_rate < 0.5 else 0
         if self._bad_steps >= _MAX_BAD_STEPS:
             self._become_passive("the run no longer repeats the steps that were planned")
@@ -431,6 +434,11 @@ class Session:
         growth = self._activation.follow_lengths()
         if growth is not None:
             self._announcer.grown(self.served_plan, growth)
+
+    def _flush_what_was_before(self) -> None:
+        """A host that moves or partitions a model that was there before us leaves its old memory cached, out of the plan's use."""
+        if not self._is_early:
+            self._memory.empty_cache()
 
     def _drop(self, reason: str) -> None:
         """A plan of the store that does not fit: profile anew. The recording has gone on since the start."""

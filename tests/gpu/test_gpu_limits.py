@@ -106,3 +106,28 @@ def test_a_batch_size_search_survives_its_out_of_memory_errors(arena):
         return batch_size
 
     assert run() <= 192 and len(tried) > 1
+
+
+def test_a_model_that_its_host_moves_after_we_began_leaves_no_cached_memory_behind(run_python, tmp_path):
+    program = f"""
+        import torch
+        from stalloc_accel import Session, StallocConfig
+        model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, device="cuda") for _ in range(8)))  # 128 MiB
+        was_there = torch.cuda.memory_reserved()
+        session = Session(StallocConfig(cache_dir={str(tmp_path)!r}, log_level="error"))
+        session.start()
+        for parameter in model.parameters():  # as a host that partitions it
+            parameter.data = parameter.data.clone()
+        session.attach(model)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for _ in range(8):
+            model(torch.ones(64, 2048, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            session.step()
+        beside = torch.cuda.memory_reserved() - session.figures()["plan"]["arena_bytes"]
+        print(session.state.value, session.from_cache, was_there >> 20, beside >> 20)
+        """
+    first, second = run_python(program).split(), run_python(program).split()
+    assert first[:2] == ["active", "False"] and second[:2] == ["active", "True"], (first, second)
+    assert int(second[2]) >= 128 and int(second[3]) <= 40, second  # MiB: cuBLAS's workspace and small segments
