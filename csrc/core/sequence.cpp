@@ -36,26 +36,7 @@ void SequenceMatcher::begin(const Sequence* sequence, const Bytes* expected) noe
   cursor_ = 0;
   num_skipped_ = 0;
   num_misses_ = 0;
-  num_begun_ = 0;
-  num_strange_ = 0;
   recent_.fill(0);
-}
-
-// Follows the step's first positions a second time, beside the cursor. True when so many of them came in a row, and not
-// where the cursor foretold them, that the step must have begun anew: the cursor then stands at this request's position.
-bool SequenceMatcher::begins_anew(Bytes size) noexcept {
-  const auto may_be_at = [&](std::int64_t at) { return expected_[at] == size || expected_[at] == kAnySize; };
-  if (num_begun_ == kMinBeginning || !may_be_at(num_begun_)) {
-    num_begun_ = 0;
-    num_strange_ = 0;
-    if (!may_be_at(0)) return false;
-  }
-  if (cursor_ >= length_ || !may_be_at(cursor_)) ++num_strange_;
-  if (++num_begun_ < kMinBeginning || num_strange_ < kMinStrange || cursor_ <= kMinBeginning) return false;
-  cursor_ = kMinBeginning - 1;
-  num_skipped_ = 0;
-  num_misses_ = 0;
-  return true;
 }
 
 std::int64_t SequenceMatcher::match_elsewhere(Bytes size) noexcept {

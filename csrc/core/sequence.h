@@ -38,8 +38,7 @@ class Sequence {
 // Follows a sequence request by request. Goes by position; after a disagreement it looks among the positions
 // it skipped, then a little ahead, then, when three in a row found nothing, for these three anywhere: steps with
 // accumulation repeat themselves, and a jump on less would leap over a whole micro-step. A request that finds no position
-// leaves the cursor where it is, so one extra or one missing request costs one fallback. Where an evaluation took up the
-// step's first positions, the training that follows begins them anew.
+// leaves the cursor where it is, so one extra or one missing request costs one fallback.
 class SequenceMatcher {
  public:
   static constexpr std::int64_t kNoPosition = -1;
@@ -53,7 +52,6 @@ class SequenceMatcher {
   std::int64_t match(Bytes size, MayDefine may_define) noexcept {
     if (sequence_ == nullptr) return kNoPosition;
     recent_ = {recent_[1], recent_[2], size};
-    if (may_begin_anew(size) && begins_anew(size)) return cursor_++;
     if (cursor_ < length_ && expected_[cursor_] == size) {
       num_misses_ = 0;
       return cursor_++;
@@ -62,19 +60,22 @@ class SequenceMatcher {
       if (expected_[at] == kAnySize && may_define(at)) return advance_to(at);
     return match_elsewhere(size);
   }
+  // Whether a request of `size` bytes would have the next position in order.
+  bool foretells(Bytes size) const noexcept { return cursor_ < length_ && (expected_[cursor_] == size || expected_[cursor_] == kAnySize); }
+  std::int64_t cursor() const noexcept { return cursor_; }
+  bool is_at_end() const noexcept { return cursor_ >= length_; }
+  // The next request is at `position`.
+  void go_to(std::int64_t position) noexcept {
+    cursor_ = position;
+    num_skipped_ = 0;
+    num_misses_ = 0;
+  }
 
  private:
   static constexpr std::int64_t kLookAhead = 32;
   static constexpr std::int64_t kDefinersAhead = 2;
-  static constexpr std::int64_t kMinBeginning = 12;  // requests that show that the step begins anew,
-  static constexpr std::int64_t kMinStrange = 4;     // of which the cursor foretold so many not
   static constexpr std::size_t kMaxSkipped = 64;
 
-  // Else begins_anew() would find nothing begun and begin nothing.
-  bool may_begin_anew(Bytes size) const noexcept {
-    return length_ > kMinBeginning && (num_begun_ > 0 || expected_[0] == size || expected_[0] == kAnySize);
-  }
-  bool begins_anew(Bytes size) noexcept;
   std::int64_t match_elsewhere(Bytes size) noexcept;
   std::int64_t match_skipped(Bytes size) noexcept;
   std::int64_t match_ahead(Bytes size) noexcept;
@@ -87,8 +88,6 @@ class SequenceMatcher {
   std::int64_t cursor_ = 0;
   std::size_t num_skipped_ = 0;
   std::size_t num_misses_ = 0;  // requests in a row that found no position
-  std::int64_t num_begun_ = 0;  // of the latest requests, how many are the step's first ones, one after another
-  std::int64_t num_strange_ = 0;  // of these, how many the cursor did not foretell
   std::array<Bytes, Sequence::kGramLength> recent_{};  // the last sizes asked for, newest last
   std::array<std::int64_t, kMaxSkipped> skipped_{};    // positions passed over and not given yet, oldest first
 };

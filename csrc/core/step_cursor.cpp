@@ -6,9 +6,6 @@
 namespace stalloc {
 namespace {
 
-// A variable's value is believed when it lies between these multiples of the largest one met so far.
-constexpr Bytes kLeastShare = 64;  // 1/64
-constexpr Bytes kMostTimes = 4;
 constexpr std::size_t kMinFollowers = 3;  // of a variable, among the requests that tell its value
 constexpr std::int64_t kSearchAhead = 4096;
 constexpr std::int64_t kSearchBehind = 512;
@@ -70,66 +67,119 @@ StepScript::StepScript(const std::vector<Request>& requests, RoleIndex num_roles
     dynamic_sequences_.push_back(is_dynamic[role] ? DynamicSequence(positions_[role]) : DynamicSequence());
 }
 
-void StepCursor::make_room(const StepScript& script) {
-  if (matchers_.size() < script.sequences_.size()) matchers_.resize(script.sequences_.size());
-  dynamic_matchers_.resize(matchers_.size());
-  recent_.resize(matchers_.size());
-  if (expected_.size() < script.sequences_.size()) expected_.resize(script.sequences_.size());
-  for (std::size_t role = 0; role < script.sequences_.size(); ++role)
-    expected_[role].reserve(script.sequences_[role].sizes().size());
-  num_confirmed_.reserve(script.dependents_.size());
-  values_.reserve(script.dependents_.size());
+bool StepScript::may_define(std::size_t role, std::int64_t position, Bytes requested, std::int32_t* variable) const noexcept {
+  const auto at = static_cast<std::size_t>(position);
+  const std::int32_t told = defines_[role][at];
+  if (told == kNoVariable) return true;
+  const Bytes times = positions_[role][at].dynamic ? kDynamicTimes : 1;
+  if (!NewBeginning::may_tell(requested, variable_bytes_[static_cast<std::size_t>(told)], times)) return false;
+  *variable = told;
+  return true;
 }
 
-void StepCursor::begin(const StepScript* script) noexcept {
+void StepCursor::make_room(const StepScript& script) {
+  if (tracks_.size() < script.sequences_.size()) tracks_.resize(script.sequences_.size());
+  dynamic_matchers_.resize(tracks_.size());
+  recent_.resize(tracks_.size());
+  if (expected_.size() < script.sequences_.size()) expected_.resize(script.sequences_.size());
+  for (std::size_t role = 0; role < script.sequences_.size(); ++role) {
+    expected_[role].reserve(script.sequences_[role].sizes().size());
+    tracks_[role].beginning.make_room(script.dependents_.size());
+  }
+  num_confirmed_.reserve(script.dependents_.size());
+  values_.reserve(script.dependents_.size());
+  values_ahead_.reserve(script.dependents_.size());
+}
+
+void StepCursor::begin(const StepScript* script, const StepScript* next) noexcept {
   script_ = script;
+  next_ = next;
   has_outgrown_ = false;
+  any_ahead_ = false;
   if (script == nullptr) return;
   values_.assign(script->dependents_.size(), 0);
+  values_ahead_.assign(values_.size(), 0);
   num_confirmed_.assign(values_.size(), 0);
   for (std::size_t role = 0; role < script->sequences_.size(); ++role) {
-    const Sequence& sequence = script->sequences_[role];
-    const Bytes* expected = sequence.sizes().data();
-    if (!values_.empty()) {
-      expected_[role].assign(sequence.sizes().begin(), sequence.sizes().end());
-      expected = expected_[role].data();
-    }
+    tracks_[role].is_ahead = false;
+    const Bytes* expected = expect(*script, role);
     const DynamicSequence& dynamic = script->dynamic_sequences_[role];
     if (dynamic.length() > 0) dynamic_matchers_[role].begin(&dynamic, expected);
-    else matchers_[role].begin(&sequence, expected);
+    else tracks_[role].matcher.begin(&script->sequences_[role], expected);
   }
+}
+
+// What the role asks for, before any variable's value is known.
+const Bytes* StepCursor::expect(const StepScript& script, std::size_t role) noexcept {
+  const std::vector<Bytes>& sizes = script.sequences_[role].sizes();
+  if (values_.empty()) return sizes.data();
+  expected_[role].assign(sizes.begin(), sizes.end());
+  return expected_[role].data();
 }
 
 std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
   if (script_ == nullptr || role < 0 || static_cast<std::size_t>(role) >= script_->sequences_.size()) return kNoPosition;
-  std::int32_t defined = kNoVariable;
   const auto index = static_cast<std::size_t>(role);
-  const auto& defines = script_->defines_[index];
-  const auto may_define = [&](std::int64_t position) {
-    const auto at = static_cast<std::size_t>(position);
-    const std::int32_t variable = defines[at];
-    if (variable == kNoVariable) return true;
-    const Bytes times = script_->positions_[index][at].dynamic ? kDynamicTimes : 1;
-    const Bytes most = script_->variable_bytes_[static_cast<std::size_t>(variable)];
-    if (requested > times * kMostTimes * most || requested * times * kLeastShare < most) return false;
-    defined = variable;
-    return true;
-  };
-  const Bytes rounded = round_up(requested, kAlignment);
-  if (!script_->has_dynamic_ || script_->dynamic_sequences_[index].length() == 0) {
-    const std::int64_t position = matchers_[index].match(rounded, may_define);
-    if (defined != kNoVariable) define(defined, requested);
-    else confirm(role, position);
-    return position;
-  }
-  const auto may_be = [&](std::int64_t position) { return may_define(position); };
-  std::int64_t position = dynamic_matchers_[index].match(rounded, may_be);
+  if (!script_->has_dynamic_ || script_->dynamic_sequences_[index].length() == 0) return match_fixed(index, requested);
+  std::int32_t ignored = kNoVariable;
+  const auto may_be = [&](std::int64_t position) { return script_->may_define(index, position, requested, &ignored); };
+  std::int64_t position = dynamic_matchers_[index].match(round_up(requested, kAlignment), may_be);
   if (position == kNoPosition) position = find_back(index, requested);
   else note_recent(index, requested);
-  const std::int32_t variable = position < 0 ? kNoVariable : defines[static_cast<std::size_t>(position)];
+  const std::int32_t variable = position < 0 ? kNoVariable : script_->defines_[index][static_cast<std::size_t>(position)];
   if (variable != kNoVariable) define(variable, requested);
   else confirm(role, position);
   return position;
+}
+
+std::int64_t StepCursor::match_fixed(std::size_t role, Bytes requested) noexcept {
+  Track& track = tracks_[role];
+  const bool is_foretold = track.matcher.foretells(round_up(requested, kAlignment));
+  track.beginning.note(requested, is_foretold);
+  if (!track.beginning.is_likely()) return match_in_order(role, requested);
+  std::int64_t position = begin_anew(role);
+  if (position != kNoPosition) return position;
+  // Not proven yet, but what lives long should have its own place from the first request on.
+  if (!is_foretold) position = track.beginning.find(script_of(role).beginning_of(role), 1, NewBeginning::kProof - 1);
+  return position == kNoPosition ? match_in_order(role, requested) : position;
+}
+
+std::int64_t StepCursor::match_in_order(std::size_t role, Bytes requested) noexcept {
+  SequenceMatcher& matcher = tracks_[role].matcher;
+  const Bytes rounded = round_up(requested, kAlignment);
+  std::int32_t variable = kNoVariable;
+  const auto may_define = [&](std::int64_t at) { return script_of(role).may_define(role, at, requested, &variable); };
+  std::int64_t position = matcher.match(rounded, may_define);
+  if (position == kNoPosition && matcher.is_at_end() && go_ahead(role)) position = matcher.match(rounded, may_define);
+  if (variable != kNoVariable) define_of(role, variable, requested);
+  else if (!tracks_[role].is_ahead) confirm(static_cast<RoleIndex>(role), position);
+  return position;
+}
+
+// The position of the request that shows that the step has begun anew: the cursor then stands behind it.
+std::int64_t StepCursor::begin_anew(std::size_t role) noexcept {
+  Track& track = tracks_[role];
+  const std::int64_t position =
+      track.beginning.find(script_of(role).beginning_of(role), NewBeginning::kProof, NewBeginning::kProof);
+  if (position == kNoPosition || position + 1 == track.matcher.cursor()) return kNoPosition;
+  track.matcher.go_to(position + 1);
+  track.beginning.forget();
+  const std::vector<Bytes>& values = track.beginning.values();
+  for (std::size_t variable = 0; variable < values.size(); ++variable)
+    if (values[variable] > 0) define_of(role, static_cast<std::int32_t>(variable), values[variable]);
+  return position;
+}
+
+// Lets a role that has asked for all of its step follow the next one. False where there is nothing to follow.
+bool StepCursor::go_ahead(std::size_t role) noexcept {
+  if (next_ == nullptr || script_->has_dynamic_ || next_->has_dynamic_) return false;
+  if (role >= next_->sequences_.size() || next_->sequences_[role].length() == 0) return false;
+  Track& track = tracks_[role];
+  track.is_ahead = any_ahead_ = true;
+  track.matcher.begin(&next_->sequences_[role], expect(*next_, role));
+  for (std::size_t variable = 0; variable < values_ahead_.size(); ++variable)
+    if (values_ahead_[variable] > 0) expect_of_variable(true, variable, values_ahead_[variable]);
+  return true;
 }
 
 void StepCursor::confirm(RoleIndex role, std::int64_t position) noexcept {
@@ -191,7 +241,7 @@ bool StepCursor::fits_at(std::size_t role, std::int64_t first, std::int32_t* var
       *value = model.defines ? requested : std::llround((static_cast<double>(requested) - model.base) / model.slope);
       first_slope = model.slope;
       const Bytes most = script_->variable_bytes_[static_cast<std::size_t>(*variable)];
-      if (*value <= 0 || *value > kMostTimes * most || *value * kLeastShare < most) return false;
+      if (*value <= 0 || !NewBeginning::may_tell(*value, most)) return false;
     }
     if (*variable != model.variable || model.bytes_at(*value) != round_up(requested, kAlignment)) return false;
     differ |= model.slope != first_slope;
@@ -210,8 +260,21 @@ void StepCursor::define(std::int32_t variable, Bytes value) noexcept {
   values_[static_cast<std::size_t>(variable)] = value;
   num_confirmed_[static_cast<std::size_t>(variable)] = 0;
   note_outgrown(static_cast<std::size_t>(variable));
-  for (const auto& dependent : script_->dependents_[static_cast<std::size_t>(variable)]) {
+  expect_of_variable(false, static_cast<std::size_t>(variable), value);
+}
+
+// What comes behind a step's last request may be an evaluation: its batch is no reason to place the slots anew.
+void StepCursor::define_of(std::size_t role, std::int32_t variable, Bytes value) noexcept {
+  if (!tracks_[role].is_ahead) return define(variable, value);
+  values_ahead_[static_cast<std::size_t>(variable)] = value;
+  expect_of_variable(true, static_cast<std::size_t>(variable), value);
+}
+
+// Of the roles that are ahead, or of the others.
+void StepCursor::expect_of_variable(bool is_ahead, std::size_t variable, Bytes value) noexcept {
+  for (const auto& dependent : (is_ahead ? next_ : script_)->dependents_[variable]) {
     const auto role = static_cast<std::size_t>(dependent.role);
+    if (any_ahead_ && tracks_[role].is_ahead != is_ahead) continue;
     const Bytes size = dependent.model.bytes_at(value);
     expected_[role][static_cast<std::size_t>(dependent.position)] = size;
     if (!dependent.dynamic && script_->dynamic_sequences_[role].length() > 0) dynamic_matchers_[role].note_firm_size(dependent.position, size);

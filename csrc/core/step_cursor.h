@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/dynamic_matcher.h"
+#include "core/new_beginning.h"
 #include "core/plan.h"
 #include "core/sequence.h"
 
@@ -32,6 +33,10 @@ class StepScript {
 
  private:
   friend class StepCursor;
+  // The variable that a request of `requested` bytes tells at a position, if it can be there.
+  bool may_define(std::size_t role, std::int64_t position, Bytes requested, std::int32_t* variable) const noexcept;
+  NewBeginning::Step beginning_of(std::size_t role) const noexcept { return {positions_[role], variable_bytes_}; }
+
   struct Dependent {
     RoleIndex role;
     std::int64_t position;
@@ -56,9 +61,12 @@ class StepCursor {
   static constexpr std::int64_t kNoPosition = SequenceMatcher::kNoPosition;
 
   void make_room(const StepScript& script);
-  void begin(const StepScript* script) noexcept;
+  // `next` is the step after it: what a role asks for behind its last request is taken to begin that. Null: nothing is.
+  void begin(const StepScript* script, const StepScript* next = nullptr) noexcept;
   // The position in the role's sequence that foretells a request of `requested` bytes, or kNoPosition.
   std::int64_t match(RoleIndex role, Bytes requested) noexcept;
+  // The role's positions are now those of the next step.
+  bool is_ahead(RoleIndex role) const noexcept { return any_ahead_ && tracks_[static_cast<std::size_t>(role)].is_ahead; }
   // The value that a variable which sizes slots has in this step; 0 until it is known.
   Bytes trusted_value(std::size_t variable) const noexcept;
   std::size_t num_variables() const noexcept { return values_.size(); }
@@ -68,6 +76,22 @@ class StepCursor {
  private:
   static constexpr std::size_t kConfirmed = 2;
   static constexpr std::size_t kRecent = 6;
+
+  // The place of one role, where none of its requests is dynamic.
+  struct Track {
+    SequenceMatcher matcher;
+    NewBeginning beginning;
+    bool is_ahead = false;
+  };
+
+  std::int64_t match_fixed(std::size_t role, Bytes requested) noexcept;
+  std::int64_t match_in_order(std::size_t role, Bytes requested) noexcept;
+  std::int64_t begin_anew(std::size_t role) noexcept;
+  bool go_ahead(std::size_t role) noexcept;
+  const StepScript& script_of(std::size_t role) const noexcept { return tracks_[role].is_ahead ? *next_ : *script_; }
+  const Bytes* expect(const StepScript& script, std::size_t role) noexcept;
+  void expect_of_variable(bool is_ahead, std::size_t variable, Bytes value) noexcept;
+  void define_of(std::size_t role, std::int32_t variable, Bytes value) noexcept;
   void define(std::int32_t variable, Bytes value) noexcept;
   void note_outgrown(std::size_t variable) noexcept;
   void confirm(RoleIndex role, std::int64_t position) noexcept;
@@ -76,10 +100,13 @@ class StepCursor {
   bool fits_at(std::size_t role, std::int64_t first, std::int32_t* variable, Bytes* value) const noexcept;
 
   const StepScript* script_ = nullptr;
-  std::vector<SequenceMatcher> matchers_;         // by role
+  const StepScript* next_ = nullptr;
+  std::vector<Track> tracks_;                     // by role
+  bool any_ahead_ = false;
   std::vector<DynamicMatcher> dynamic_matchers_;  // by role; in their stead where some requests are dynamic
   std::vector<std::vector<Bytes>> expected_;      // by role: the sequence's sizes with the variables put in
   std::vector<Bytes> values_;
+  std::vector<Bytes> values_ahead_;  // in the next step
   std::vector<std::array<Bytes, kRecent>> recent_;  // by role: the last requests, newest last
   std::vector<std::size_t> num_confirmed_;  // by variable: requests that followed it
   bool has_outgrown_ = false;

@@ -82,7 +82,8 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
     *reason = Fallback::kUnmatched;
     return {};
   }
-  const ServedSlot slot = script->served[static_cast<std::size_t>(table_begin[role] + position)];
+  const std::int64_t* const begin = cursor.is_ahead(role) ? next_table_begin : table_begin;
+  const ServedSlot slot = script->served[static_cast<std::size_t>(begin[role] + position)];
   now = slot.birth;
   until = slot.death;
   if (!slot.is_planned) {

@@ -74,14 +74,21 @@ void Engine::end_phase() {
 
 void Engine::Impl::begin_table() noexcept {
   cursor_before_phase.reset();
-  if (script != nullptr) cursor.begin(&script->steps[static_cast<std::size_t>(script->plan->table_of(plan_step))]);
+  if (script != nullptr) {
+    const auto step = [this](std::int64_t index) { return &script->steps[static_cast<std::size_t>(script->plan->table_of(index))]; };
+    cursor.begin(step(plan_step), step(plan_step + 1));
+  }
   find_table();
 }
 
 void Engine::Impl::find_table() noexcept {
   if (script == nullptr) return;
   const Plan& plan = *script->plan;
-  table_begin = plan.table_begin.data() + static_cast<std::ptrdiff_t>(plan.table_of(plan_step)) * plan.num_roles;
+  const auto begin_of = [&](std::int64_t step) {
+    return plan.table_begin.data() + static_cast<std::ptrdiff_t>(plan.table_of(step)) * plan.num_roles;
+  };
+  table_begin = begin_of(plan_step);
+  next_table_begin = begin_of(plan_step + 1);
 }
 
 void Engine::Impl::note_variables() noexcept {

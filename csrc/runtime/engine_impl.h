@@ -138,6 +138,7 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<const Script>> old_scripts;
   std::int64_t plan_step = 0;
   const std::int64_t* table_begin = nullptr;  // the script's plan's, of the table of plan_step: by role
+  const std::int64_t* next_table_begin = nullptr;  // of the step after it
   StepCursor cursor;
   // Of this step. Given back by assignment, which keeps the storage that the cursor points into.
   std::optional<StepCursor> cursor_before_phase;

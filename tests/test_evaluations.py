@@ -1,0 +1,35 @@
+"""Training that evaluates and saves between its steps, without anybody telling: replayed in a first and a second run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluated_runs import LENGTHS, Loop, evaluated_training
+from stalloc_accel.config import StallocConfig
+from stalloc_accel.replay import ReplayFigures, replay
+
+
+def two_runs(core, folder: Path) -> list[ReplayFigures]:
+    config = StallocConfig(cache_dir=str(folder), log_level="error", handover="none")
+    return [replay(core, "stalloc", config=config, name="evaluated") for _ in range(2)]
+
+
+@pytest.mark.parametrize("boundary", ["end", "optimizer"])
+@pytest.mark.parametrize("is_sharded", [True, False])
+def test_an_evaluation_of_any_length_is_served_as_the_forward_pass_that_it_is(boundary, is_sharded, tmp_path):
+    loop = Loop(boundary=boundary, is_sharded=is_sharded, lengths=LENGTHS)
+    _, second = two_runs(evaluated_training(loop, np.random.default_rng(3)), tmp_path)
+    assert second.summary["state"] == "active"
+    assert second.summary["hit_rate"] > 0.95, "the evaluation, and the step that begins anew behind it"
+
+
+def test_what_an_evaluation_leaves_gathered_lies_where_the_next_step_would_gather_it(tmp_path):
+    loop = Loop(is_sharded=True, evaluation_rows=8)
+    _, second = two_runs(evaluated_training(loop, np.random.default_rng(3)), tmp_path)
+    plain = Loop(is_sharded=True, evaluate_after=())
+    (tmp_path / "plain").mkdir()
+    _, without = two_runs(evaluated_training(plain, np.random.default_rng(3)), tmp_path / "plain")
+    assert second.peaks().reserved_bytes <= 1.002 * without.peaks().reserved_bytes
