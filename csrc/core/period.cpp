@@ -311,6 +311,7 @@ std::vector<Tick> align_step(const Lifetimes& lifetimes, std::int64_t step, cons
   for (RoleIndex role = 0; role < num_roles; ++role) align_role(lifetimes, begin, period, role, values, aligned);
   if (values.empty()) return aligned;
   values = find_values(lifetimes, begin, period, aligned);
+  find_values_by_sizes(lifetimes, step, period, values);
   aligned.assign(num_allocations, -1);
   for (RoleIndex role = 0; role < num_roles; ++role) align_role(lifetimes, begin, period, role, values, aligned);
   // Requests that contradict their variable's value were paired by mistake.

@@ -1,5 +1,11 @@
 #include "core/step_values.h"
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
 namespace stalloc {
 namespace {
 
@@ -61,6 +67,85 @@ std::vector<Bytes> find_values(const Lifetimes& lifetimes, std::size_t begin, co
     }
   }
   return values;
+}
+
+namespace {
+
+constexpr std::size_t kMinFollowers = 8;    // fewer are there by chance
+constexpr double kLeastFound = 0.5;         // of a variable's followers
+constexpr Bytes kLeastShare = 64;           // of the largest value met, as when the step is served
+constexpr Bytes kMostTimes = 4;
+
+using Counts = std::unordered_map<Bytes, std::size_t>;  // of requests, by size
+
+struct Followers {
+  std::map<std::tuple<double, double>, std::size_t> counts;  // by base and slope
+  RoleIndex role = 0;  // of the first one: the others are not looked at
+  Tick first = 0;
+  Tick last = 0;
+  std::size_t count = 0;
+};
+
+std::vector<Followers> followers_of(const Period& period) {
+  std::vector<Followers> all(period.variable_bytes.size());
+  for (const PeriodBlock& block : period.blocks) {
+    if (block.model.variable == kNoVariable || block.model.defines) continue;
+    Followers& followers = all[static_cast<std::size_t>(block.model.variable)];
+    if (followers.count == 0) {
+      followers.role = block.role;
+      followers.first = block.birth;
+    }
+    if (followers.role != block.role) continue;
+    ++followers.count;
+    ++followers.counts[{block.model.base, block.model.slope}];
+    followers.last = block.birth;
+  }
+  return all;
+}
+
+std::size_t num_found(const Followers& followers, const Counts& present, Bytes value) {
+  std::size_t found = 0;
+  for (const auto& [model, count] : followers.counts) {
+    const SizeModel follows{std::get<0>(model), std::get<1>(model), 0, false};
+    const auto at = present.find(follows.bytes_at(value));
+    if (at != present.end()) found += std::min(at->second, count);
+  }
+  return found;
+}
+
+}  // namespace
+
+void find_values_by_sizes(const Lifetimes& lifetimes, std::int64_t step, const Period& period, std::vector<Bytes>& values) {
+  constexpr std::size_t kSlack = 16;  // before a variable's first follower, for the request that tells it
+  const std::size_t begin = lifetimes.begin_of(step);
+  const std::size_t end = lifetimes.begin_of(step + 1);
+  const auto num_ticks = static_cast<std::size_t>(period.num_ticks);
+  const std::size_t extras = end - begin > num_ticks ? end - begin - num_ticks : 0;
+  const std::vector<Followers> all = followers_of(period);
+  for (std::size_t v = 0; v < all.size(); ++v) {
+    const Followers& followers = all[v];
+    if (followers.count < kMinFollowers || begin == end) continue;
+    // Counted from the end, since a first step asks for more at its beginning.
+    const auto before_end = [&](Tick tick) { return std::min(end - begin, num_ticks - static_cast<std::size_t>(tick)); };
+    const std::size_t from = end - std::min(end - begin, before_end(followers.first) + extras + kSlack);
+    const std::size_t to = end - before_end(followers.last) + 1;
+    Counts present;
+    std::set<Bytes> candidates;
+    for (std::size_t i = from; i < to; ++i) {
+      const Block& block = lifetimes.blocks[i];
+      if (block.role != followers.role) continue;
+      ++present[block.size()];
+      const Bytes most = period.variable_bytes[v];
+      if (block.requested <= kMostTimes * most && block.requested * kLeastShare >= most) candidates.insert(block.requested);
+    }
+    std::size_t most_found = values[v] > 0 ? num_found(followers, present, values[v]) : 0;
+    for (const Bytes candidate : candidates) {
+      const std::size_t found = num_found(followers, present, candidate);
+      if (found <= most_found || static_cast<double>(found) < kLeastFound * static_cast<double>(followers.count)) continue;
+      most_found = found;
+      values[v] = candidate;
+    }
+  }
 }
 
 }  // namespace stalloc

@@ -14,4 +14,9 @@ namespace stalloc {
 std::vector<Bytes> find_values(const Lifetimes& lifetimes, std::size_t begin, const Period& period,
                                const std::vector<Tick>& aligned);
 
+// Improves `values` for a step whose pairs are not to be trusted: a batch whose sizes happen to be those of weights is
+// paired with these. A variable's value is the request, among those where its followers are expected, with which most of
+// the sizes that the variable foretells are there, wherever they are.
+void find_values_by_sizes(const Lifetimes& lifetimes, std::int64_t step, const Period& period, std::vector<Bytes>& values);
+
 }  // namespace stalloc
