@@ -278,3 +278,68 @@ def test_a_small_request_follows_the_variable_that_foretells_it_to_the_byte():
         requests = step(host.allocate, lambda *addresses: [host.free(address) for address in addresses], length)
         host.engine.end_step()
         assert host.engine.stats()["slot_hits"] - before == requests, length
+
+
+def test_micro_steps_that_differ_by_a_few_requests_share_their_longest_batch():
+    recording = Recording()
+    for first, second in ((500, 900), (600, 700), (550, 800), (640, 850)):
+        recording.micro_step(first)
+        recording.micro_step(second)
+        recording.free(*[recording.allocate(KIB * second * (1 + layer)) for layer in range(2)])
+        recording.end_step()
+    plan = _core.build_plan(recording.trace(), False)
+    assert sorted(plan["variable_bytes"].tolist()) == [8 * 900, 8 * 900]
+
+
+def _accumulating(recording, first: int, second: int) -> None:
+    """Each micro-step begins with a by-product that follows its length, but not to the byte."""
+    for length in (first, second):
+        recording.micro_step(length)
+        recording.free(recording.allocate(9 * KIB * length + 512 * (length % 31)))
+
+
+def test_a_longer_batch_says_nothing_of_the_batches_of_other_micro_steps():
+    recording = Recording()
+    for first, second in ((500, 1600), (600, 1500), (550, 1550), (640, 1400)):
+        _accumulating(recording, first, second)
+        recording.end_step()
+    plan = _core.build_plan(recording.trace(), False)
+    host = _core.HostEngine(1 << 30)
+    host.engine.arm(plan, 0)
+
+    class Served(Recording):
+        def allocate(self, size: int) -> int:
+            return host.allocate(size)
+
+        def free(self, *addresses: int) -> None:
+            for address in addresses:
+                host.free(address)
+
+    before = int(plan["arena_bytes"].sum())
+    for first, second in ((900, 600), (1590, 500), (700, 1600)):  # each longer than any first one that was recorded
+        _accumulating(Served(), first, second)
+        host.engine.end_step()
+    assert host.engine.stats()["fallbacks"]["too_long"] == 0
+    assert int(host.engine.plan()["arena_bytes"].sum()) == before
+
+
+def test_a_first_batch_whose_sizes_are_those_of_weights_is_not_mistaken():
+    def micro_step(recording, length, is_first):
+        batch = recording.allocate(8 * length)
+        recording.free(*[recording.allocate(size) for size in (512, 8, 4 * length) * (8 if is_first else 1)])
+        layers = []
+        for width in (1, 2, 4) * 8:
+            layers.append(recording.allocate(KIB * width * length))
+            recording.free(recording.allocate(KIB * 2 * width * length))
+        for layer in reversed(layers):
+            recording.free(recording.allocate(MIB), recording.allocate(2 * MIB), recording.allocate(4 * MIB), layer)
+        recording.free(batch)
+
+    recording = Recording()
+    for step, lengths in enumerate(((1024, 600), (500, 900), (700, 800), (640, 850))):
+        for number, length in enumerate(lengths):
+            micro_step(recording, length, is_first=step == number == 0)
+        recording.end_step()
+    trace = recording.trace()
+    plan = _core.build_plan(trace, True)
+    assert _core.agreement(plan, 0, trace, 0) == 1.0

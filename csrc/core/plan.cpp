@@ -127,6 +127,26 @@ std::vector<Bytes> Plan::tolerated_bytes() const {
   return tolerated;
 }
 
+std::vector<std::int32_t> Plan::leading_variables() const {
+  std::vector<std::size_t> num_followers(variable_bytes.size(), 0);
+  for (const Slot& slot : slots)
+    if (slot.model.variable != kNoVariable && !slot.model.defines) ++num_followers[static_cast<std::size_t>(slot.model.variable)];
+  return stalloc::leading_variables(num_followers);
+}
+
+std::vector<std::int32_t> leading_variables(const std::vector<std::size_t>& num_followers) {
+  constexpr std::size_t kLeastShare = 8;  // of what follows the most followed
+  const std::size_t most = num_followers.empty() ? 0 : *std::max_element(num_followers.begin(), num_followers.end());
+  std::vector<std::int32_t> leading;
+  std::int32_t last = kNoVariable;
+  for (std::size_t variable = 0; variable < num_followers.size(); ++variable) {
+    const bool leads = num_followers[variable] > 0 && num_followers[variable] * kLeastShare >= most;
+    if (leads) last = static_cast<std::int32_t>(variable);
+    leading.push_back(leads ? kNoVariable : last);
+  }
+  return leading;
+}
+
 Bytes Plan::total_arena_bytes() const noexcept {
   Bytes total = 0;
   for (const Bytes bytes : arena_bytes) total += bytes;

@@ -79,9 +79,15 @@ struct Plan {
   // By variable: up to which value the plan does as it is. Beyond variable_bytes requests are too long for their slots,
   // which matters once all that follows the variable would lack more than a small share of the arena.
   std::vector<Bytes> tolerated_bytes() const;
+  // leading_variables() of the plan's.
+  std::vector<std::int32_t> leading_variables() const;
 };
 
 inline constexpr RoleIndex kMaxSharingRoles = 16;  // of one space
+
+// By variable, of which so many requests follow it each: which other one it grows with, else kNoVariable. What few requests
+// follow is a by-product of the batch, and of the micro-step whose length was told last before it.
+std::vector<std::int32_t> leading_variables(const std::vector<std::size_t>& num_followers);
 
 // Each role its own space, or one for all, where there are not too many.
 std::vector<RoleIndex> make_role_spaces(RoleIndex num_roles, bool shared);

@@ -134,19 +134,30 @@ void drop_lone_variables(SizeModels& fitted, const Variables& variables) {
   }
 }
 
-// What follows one variable, in order, to compare it with what follows another.
+// What follows one variable, the least first, to compare it with what follows another.
 std::vector<double> slopes_after(const SizeModels& fitted, std::int32_t variable) {
   std::vector<double> slopes;
   for (const SizeModel& model : fitted.models)
     if (model.variable == variable && !model.defines) slopes.push_back(model.slope);
+  std::sort(slopes.begin(), slopes.end());
   return slopes;
 }
 
+// A micro-step of others, which begins or ends the accumulation, has a few requests more and a few less.
 bool are_alike(const std::vector<double>& a, const std::vector<double>& b) {
   constexpr double kTolerance = 0.01;  // slopes are fitted to rounded sizes
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
-    return std::abs(x - y) <= kTolerance * std::max(std::abs(x), std::abs(y));
-  });
+  constexpr double kLeastShare = 0.9;
+  std::size_t in_common = 0;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (std::abs(a[i] - b[j]) <= kTolerance * std::max(std::abs(a[i]), std::abs(b[j]))) {
+      ++in_common;
+      ++i;
+      ++j;
+    } else {
+      ++(a[i] < b[j] ? i : j);
+    }
+  }
+  return static_cast<double>(in_common) >= kLeastShare * static_cast<double>(std::max(a.size(), b.size()));
 }
 
 // Micro-steps do the same with batches drawn from the same data: what one was long enough for, another will meet too.
@@ -159,6 +170,27 @@ void share_values(SizeModels& fitted) {
     for (std::size_t b = a + 1; b < num_variables; ++b)
       if (!slopes[a].empty() && are_alike(slopes[a], slopes[b]))
         fitted.variable_bytes[a] = fitted.variable_bytes[b] = std::max(fitted.variable_bytes[a], fitted.variable_bytes[b]);
+}
+
+// What always was in proportion to the variable that leads it will be so for the longest batch too. It follows it not to the byte,
+// and would be known only after the slots were placed.
+void raise_led(SizeModels& fitted, const std::vector<Series>& sizes, const Variables& variables) {
+  constexpr double kTolerance = 1.05;
+  std::vector<std::size_t> num_followers;
+  for (std::size_t variable = 0; variable < fitted.variable_bytes.size(); ++variable) num_followers.push_back(variables.num_followers(variable));
+  const std::vector<std::int32_t> leading = leading_variables(num_followers);
+  for (std::size_t variable = 0; variable < leading.size(); ++variable) {
+    if (leading[variable] == kNoVariable) continue;
+    const auto leader = static_cast<std::size_t>(leading[variable]);
+    const auto [lengths, values] = met_together(sizes[variables.definers()[leader]], sizes[variables.definers()[variable]]);
+    if (lengths.size() < 2) continue;
+    std::vector<double> ratios;
+    for (std::size_t step = 0; step < lengths.size(); ++step) ratios.push_back(static_cast<double>(values[step]) / static_cast<double>(lengths[step]));
+    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+    if (*most > kTolerance * *least) continue;
+    const auto led = static_cast<Bytes>(std::ceil(*most * static_cast<double>(fitted.variable_bytes[leader])));
+    fitted.variable_bytes[variable] = std::max(fitted.variable_bytes[variable], led);
+  }
 }
 
 }  // namespace
@@ -179,6 +211,7 @@ SizeModels fit_sizes(const std::vector<Series>& sizes, std::size_t min_affine_po
   }
   drop_lone_variables(fitted, variables);
   share_values(fitted);
+  raise_led(fitted, sizes, variables);
   return fitted;
 }
 

@@ -24,23 +24,21 @@ bool Engine::Impl::is_quiet() const noexcept {
   return 2 * live <= script->plan->total_arena_bytes() - script->persistent_bytes;
 }
 
-// The largest values met. A step tells its variables one by one: those still to come are taken to have grown as much as
-// those that are known, so that one placement serves the whole step.
+// The largest values met. Micro-steps share theirs; what is led by a variable that grew, and is not told yet, is taken to
+// have grown with it. Of batches to come nothing else is known.
 std::vector<Bytes> Engine::Impl::needed_variables() const {
   const std::vector<Bytes>& planned = script->plan->variable_bytes;
-  std::vector<Bytes> present;
-  for (std::size_t i = 0; i < planned.size(); ++i) present.push_back(cursor.trusted_value(i));
   std::vector<Bytes> needed = planned;
-  double growth = 1;
-  for (std::size_t i = 0; i < planned.size(); ++i) {
-    needed[i] = std::max({planned[i], variable_bytes[i], present[i]});
-    if (present[i] > planned[i]) growth = std::max(growth, static_cast<double>(present[i]) / static_cast<double>(planned[i]));
-  }
-  for (std::size_t i = 0; i < planned.size(); ++i) {
-    if (present[i] == 0)
-      needed[i] = std::max(needed[i], static_cast<Bytes>(std::ceil(growth * static_cast<double>(planned[i]))));
-    for (std::size_t other = 0; other < planned.size(); ++other)  // micro-steps share their largest value
+  for (std::size_t i = 0; i < planned.size(); ++i) needed[i] = std::max({planned[i], variable_bytes[i], cursor.trusted_value(i)});
+  for (std::size_t i = 0; i < planned.size(); ++i)
+    for (std::size_t other = 0; other < planned.size(); ++other)
       if (planned[other] == planned[i]) needed[i] = std::max(needed[i], needed[other]);
+  const std::vector<std::int32_t> leading = script->plan->leading_variables();
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    if (leading[i] == kNoVariable || cursor.trusted_value(i) > 0) continue;
+    const auto leader = static_cast<std::size_t>(leading[i]);
+    const double growth = static_cast<double>(needed[leader]) / static_cast<double>(planned[leader]);
+    needed[i] = std::max(needed[i], static_cast<Bytes>(std::ceil(growth * static_cast<double>(planned[i]))));
   }
   return needed;
 }
