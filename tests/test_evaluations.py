@@ -26,10 +26,18 @@ def test_an_evaluation_of_any_length_is_served_as_the_forward_pass_that_it_is(bo
     assert second.summary["hit_rate"] > 0.95, "the evaluation, and the step that begins anew behind it"
 
 
-def test_what_an_evaluation_leaves_gathered_lies_where_the_next_step_would_gather_it(tmp_path):
-    loop = Loop(is_sharded=True, evaluation_rows=8)
-    _, second = two_runs(evaluated_training(loop, np.random.default_rng(3)), tmp_path)
-    plain = Loop(is_sharded=True, evaluate_after=())
-    (tmp_path / "plain").mkdir()
-    _, without = two_runs(evaluated_training(plain, np.random.default_rng(3)), tmp_path / "plain")
-    assert second.peaks().reserved_bytes <= 1.002 * without.peaks().reserved_bytes
+@pytest.mark.parametrize("boundary", ["end", "optimizer"])
+@pytest.mark.parametrize("is_sharded", [True, False])
+@pytest.mark.parametrize("rows", [2, 8])
+def test_evaluations_and_saves_cost_no_memory_where_the_steps_arena_has_room_for_them(boundary, is_sharded, rows, tmp_path):
+    peaks = []
+    for after in ((4, 9), ()):
+        loop = Loop(boundary=boundary, is_sharded=is_sharded, evaluation_rows=rows, evaluate_after=after, save_after=after)
+        folder = tmp_path / str(len(after))
+        folder.mkdir()
+        _, second = two_runs(evaluated_training(loop, np.random.default_rng(3)), folder)
+        assert second.summary["state"] == "active"
+        peaks.append(second.peaks())
+    evaluated, plain = peaks
+    assert evaluated.allocated_bytes <= plain.allocated_bytes
+    assert evaluated.reserved_bytes <= 1.002 * plain.reserved_bytes

@@ -4,16 +4,28 @@
 
 namespace stalloc {
 
-std::int64_t NewBeginning::find(const Step& step, std::size_t least, std::size_t most) noexcept {
-  if (step.positions.empty()) return kNoPosition;
-  for (std::size_t count = std::min<std::size_t>(most, num_noted_); count >= std::max<std::size_t>(least, 1); --count) {
+std::int64_t NewBeginning::find_proven(const Step& step) noexcept {
+  if (num_noted_ < kProof || __builtin_popcount(strange_ & kLast) < kMinStrange) return kNoPosition;
+  return read(step, kProof);
+}
+
+std::int64_t NewBeginning::find_likely(const Step& step) noexcept {
+  const bool is_strange = (strange_ & 1u) != 0;
+  for (std::uint32_t count = std::min<std::uint32_t>(kProof - 1, num_noted_); count >= 1; --count) {
+    if (!is_strange && !were_strange(std::min(count + kBefore, num_noted_))) continue;
     const std::int64_t position = read(step, count);
     if (position != kNoPosition) return position;
   }
   return kNoPosition;
 }
 
+// Whether as many as not of the last `count` requests were not foretold.
+bool NewBeginning::were_strange(std::uint32_t count) const noexcept {
+  return 2 * static_cast<std::uint32_t>(__builtin_popcount(strange_ & ((1u << count) - 1))) >= count;
+}
+
 std::int64_t NewBeginning::read(const Step& step, std::size_t count) noexcept {
+  if (step.positions.empty()) return kNoPosition;
   values_.assign(step.variable_bytes.size(), 0);
   const auto length = static_cast<std::int64_t>(step.positions.size());
   std::int64_t next = 0;

@@ -28,14 +28,16 @@ class NewBeginning {
   // `was_foretold`: it came where the cursor stood.
   void note(Bytes requested, bool was_foretold) noexcept {
     recent_[next_++ % kRing] = requested;
-    strange_ = ((strange_ << 1) | (was_foretold ? 0u : 1u)) & ((1u << kProof) - 1);
-    if (num_noted_ < kProof) ++num_noted_;
+    strange_ = (strange_ << 1) | (was_foretold ? 0u : 1u);
+    if (num_noted_ < kMostNoted) ++num_noted_;
   }
-  // So many of the last requests were not foretold that the cursor may be elsewhere.
-  bool is_likely() const noexcept { return strange_ != 0 && __builtin_popcount(strange_) >= kMinStrange; }
-  // The position of the last request, if it and those before it, `most` at most and `least` at least, are the first ones
-  // of the step. values() then are what they tell of its variables, 0 where they tell nothing.
-  std::int64_t find(const Step& step, std::size_t least, std::size_t most) noexcept;
+  // None of the last requests came as a surprise.
+  bool is_in_order() const noexcept { return (strange_ & kLast) == 0; }
+  // The position of the last request if the last kProof ones are the first ones of the step and the cursor was elsewhere.
+  // values() then are what they tell of its variables, 0 where they tell nothing.
+  std::int64_t find_proven(const Step& step) noexcept;
+  // The same of fewer requests, as many as can be, if the last one or most of late came as a surprise.
+  std::int64_t find_likely(const Step& step) noexcept;
   const std::vector<Bytes>& values() const noexcept { return values_; }
 
   // A request of `requested` bytes may tell the value of a variable of which `most` was met; `times`: in wider bounds.
@@ -47,10 +49,14 @@ class NewBeginning {
   static constexpr Bytes kLeastShare = 64;  // 1/64
   static constexpr Bytes kMostTimes = 4;
   static constexpr std::uint32_t kRing = 16;  // no less than kProof
+  static constexpr std::uint32_t kLast = (1u << kProof) - 1;
+  static constexpr std::uint32_t kMostNoted = 32;
+  static constexpr std::uint32_t kBefore = 4;  // requests before a beginning that tell how the cursor does
   static constexpr int kMinStrange = 4;
   static constexpr std::int64_t kMostLeftOut = 32;
   static constexpr std::int64_t kTellersAhead = 2;
 
+  bool were_strange(std::uint32_t count) const noexcept;
   std::int64_t read(const Step& step, std::size_t count) noexcept;
   std::int64_t place_of(const Step& step, Bytes requested, std::int64_t from, std::int64_t end) const noexcept;
   bool comes_at(const Step& step, std::int64_t position, Bytes rounded) const noexcept;

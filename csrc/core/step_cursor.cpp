@@ -102,6 +102,7 @@ void StepCursor::begin(const StepScript* script, const StepScript* next) noexcep
   num_confirmed_.assign(values_.size(), 0);
   for (std::size_t role = 0; role < script->sequences_.size(); ++role) {
     tracks_[role].is_ahead = false;
+    tracks_[role].beginning.forget();
     const Bytes* expected = expect(*script, role);
     const DynamicSequence& dynamic = script->dynamic_sequences_[role];
     if (dynamic.length() > 0) dynamic_matchers_[role].begin(&dynamic, expected);
@@ -134,14 +135,13 @@ std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
 
 std::int64_t StepCursor::match_fixed(std::size_t role, Bytes requested) noexcept {
   Track& track = tracks_[role];
-  const bool is_foretold = track.matcher.foretells(round_up(requested, kAlignment));
-  track.beginning.note(requested, is_foretold);
-  if (!track.beginning.is_likely()) return match_in_order(role, requested);
+  track.beginning.note(requested, track.matcher.foretells(round_up(requested, kAlignment)));
+  if (track.beginning.is_in_order() || track.matcher.is_at_end()) return match_in_order(role, requested);
   std::int64_t position = begin_anew(role);
   if (position != kNoPosition) return position;
   // Not proven yet, but what lives long should have its own place from the first request on.
-  if (!is_foretold) position = track.beginning.find(script_of(role).beginning_of(role), 1, NewBeginning::kProof - 1);
-  return position == kNoPosition ? match_in_order(role, requested) : position;
+  position = track.beginning.find_likely(script_of(role).beginning_of(role));
+  return position == kNoPosition || position >= track.matcher.cursor() ? match_in_order(role, requested) : position;
 }
 
 std::int64_t StepCursor::match_in_order(std::size_t role, Bytes requested) noexcept {
@@ -159,8 +159,7 @@ std::int64_t StepCursor::match_in_order(std::size_t role, Bytes requested) noexc
 // The position of the request that shows that the step has begun anew: the cursor then stands behind it.
 std::int64_t StepCursor::begin_anew(std::size_t role) noexcept {
   Track& track = tracks_[role];
-  const std::int64_t position =
-      track.beginning.find(script_of(role).beginning_of(role), NewBeginning::kProof, NewBeginning::kProof);
+  const std::int64_t position = track.beginning.find_proven(script_of(role).beginning_of(role));
   if (position == kNoPosition || position + 1 == track.matcher.cursor()) return kNoPosition;
   track.matcher.go_to(position + 1);
   track.beginning.forget();
@@ -176,6 +175,7 @@ bool StepCursor::go_ahead(std::size_t role) noexcept {
   if (role >= next_->sequences_.size() || next_->sequences_[role].length() == 0) return false;
   Track& track = tracks_[role];
   track.is_ahead = any_ahead_ = true;
+  track.beginning.forget();
   track.matcher.begin(&next_->sequences_[role], expect(*next_, role));
   for (std::size_t variable = 0; variable < values_ahead_.size(); ++variable)
     if (values_ahead_[variable] > 0) expect_of_variable(true, variable, values_ahead_[variable]);
