@@ -56,6 +56,7 @@ class PlanJob(threading.Thread):
         self._deadline_s = deadline_s
         self._num_unsettled = num_unsettled
         self._shares_spaces = shares_spaces
+        self._is_stored = lasting is not None
         self._step_ended = threading.Event()
         self._cancelled = False
         self.lasting = lasting
@@ -114,6 +115,18 @@ class PlanJob(threading.Thread):
         self.agreement = _core.agreement(self.current, self.plan_step(num_steps - 1), trace, num_steps - 1)
         if is_dynamic(self.current):
             self._rehearse(trace, num_steps)
+        else:
+            self._fit_longest(trace)
+
+    def _fit_longest(self, trace: Mapping[str, Any]) -> None:
+        """The step that came after planning, or one that was not planned from, may have had the longest batch."""
+        from stalloc_accel import _core
+        needed = _core.needed_variables(self.lasting, trace)
+        if needed == self.lasting["variable_bytes"].tolist():
+            return
+        self.current = _core.resized(self.current, needed, self._deadline_s)
+        if not self._is_stored:
+            self.lasting = _core.resized(self.lasting, needed, self._deadline_s)
 
     def _rehearse(self, trace: Mapping[str, Any], num_steps: int) -> None:
         """On all recorded steps, of which the last was not there when the plan was made."""

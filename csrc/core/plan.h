@@ -79,8 +79,10 @@ struct Plan {
   // By variable: up to which value the plan does as it is. Beyond variable_bytes requests are too long for their slots,
   // which matters once all that follows the variable would lack more than a small share of the arena.
   std::vector<Bytes> tolerated_bytes() const;
-  // leading_variables() of the plan's.
-  std::vector<std::int32_t> leading_variables() const;
+  // What the variables must be planned for where these values were met (0: none), of which `is_told` are this batch's own.
+  // Micro-steps share their largest value; what is led by a variable that grew, and is not told yet, is taken to have grown
+  // with it. Of batches to come nothing else is known.
+  std::vector<Bytes> needed_variables(const std::vector<Bytes>& met, const std::vector<bool>& is_told) const;
 };
 
 inline constexpr RoleIndex kMaxSharingRoles = 16;  // of one space

@@ -1,6 +1,7 @@
 #include "core/plan_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/dynamic_room.h"
 #include "core/lifetimes.h"
@@ -262,14 +263,10 @@ Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const P
   return larger;
 }
 
-double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step) {
-  if (table < 0 || table >= plan.num_tables() || step < 0 || step >= trace.num_steps())
-    throw Error("Comparing failed: table=" + std::to_string(table) + ", step=" + std::to_string(step) +
-                ", must exist in plan and trace. Record the step first.");
-  const StepScript script(plan, table);
-  StepCursor cursor;
-  cursor.make_room(script);
-  cursor.begin(&script);
+namespace {
+
+// Follows a recorded step. The number of requests, and of those foretold.
+std::pair<std::int64_t, std::int64_t> follow(const Trace& trace, std::int64_t step, StepCursor& cursor) {
   std::int64_t requests = 0;
   std::int64_t foretold = 0;
   for (auto i = static_cast<std::size_t>(trace.step_begin[static_cast<std::size_t>(step)]);
@@ -279,6 +276,36 @@ double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::
     ++requests;
     if (cursor.match(event.role, event.size) >= 0) ++foretold;
   }
+  return {requests, foretold};
+}
+
+}  // namespace
+
+std::vector<Bytes> needed_variables(const Plan& plan, const Trace& trace) {
+  std::vector<Bytes> met(plan.variable_bytes.size(), 0);
+  if (met.empty()) return met;
+  std::vector<StepScript> scripts;
+  for (std::int32_t table = 0; table < plan.num_tables(); ++table) scripts.emplace_back(plan, table);
+  StepCursor cursor;
+  for (const StepScript& script : scripts) cursor.make_room(script);
+  for (std::int64_t step = 0; step < trace.num_steps(); ++step) {
+    cursor.begin(&scripts[static_cast<std::size_t>(plan.table_of(step))]);
+    follow(trace, step, cursor);
+    for (std::size_t i = 0; i < met.size(); ++i)
+      if (cursor.is_borne_out(i)) met[i] = std::max(met[i], cursor.trusted_value(i));
+  }
+  return plan.needed_variables(met, std::vector<bool>(met.size(), false));
+}
+
+double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step) {
+  if (table < 0 || table >= plan.num_tables() || step < 0 || step >= trace.num_steps())
+    throw Error("Comparing failed: table=" + std::to_string(table) + ", step=" + std::to_string(step) +
+                ", must exist in plan and trace. Record the step first.");
+  const StepScript script(plan, table);
+  StepCursor cursor;
+  cursor.make_room(script);
+  cursor.begin(&script);
+  const auto [requests, foretold] = follow(trace, step, cursor);
   return requests == 0 ? 1.0 : static_cast<double>(foretold) / static_cast<double>(requests);
 }
 

@@ -22,6 +22,10 @@ Plan without_prologue(const Plan& plan, const PlannerOptions& options, bool shar
 Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const PlannerOptions& options,
              const Standing& standing = {});
 
+// What the variables of the plan, made from this trace, must be planned for where the longest batch of all its steps is to
+// fit; at least what they are planned for.
+std::vector<Bytes> needed_variables(const Plan& plan, const Trace& trace);
+
 // The share of the requests of step `step` of the trace that the plan's table `table` foretells, in [0, 1].
 double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step);
 

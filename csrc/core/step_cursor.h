@@ -70,6 +70,10 @@ class StepCursor {
   // The value that a variable which sizes slots has in this step; 0 until it is known.
   Bytes trusted_value(std::size_t variable) const noexcept;
   std::size_t num_variables() const noexcept { return values_.size(); }
+  // At least half of the requests that follow the variable came as its value foretells.
+  bool is_borne_out(std::size_t variable) const noexcept {
+    return num_confirmed_[variable] > 0 && 2 * num_confirmed_[variable] >= script_->dependents_[variable].size();
+  }
   // A variable has in this step a larger value than the script's plan does for.
   bool has_outgrown() const noexcept { return has_outgrown_; }
 

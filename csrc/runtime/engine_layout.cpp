@@ -1,7 +1,6 @@
 // A step that turns out longer than its plan was made for: the slots are placed anew at once, before the step's large
 // requests come, and what the arena then lacks is taken by the first request that needs it.
 #include <algorithm>
-#include <cmath>
 
 #include "core/plan_builder.h"
 #include "runtime/engine_impl.h"
@@ -24,23 +23,15 @@ bool Engine::Impl::is_quiet() const noexcept {
   return 2 * live <= script->plan->total_arena_bytes() - script->persistent_bytes;
 }
 
-// The largest values met. Micro-steps share theirs; what is led by a variable that grew, and is not told yet, is taken to
-// have grown with it. Of batches to come nothing else is known.
 std::vector<Bytes> Engine::Impl::needed_variables() const {
-  const std::vector<Bytes>& planned = script->plan->variable_bytes;
-  std::vector<Bytes> needed = planned;
-  for (std::size_t i = 0; i < planned.size(); ++i) needed[i] = std::max({planned[i], variable_bytes[i], cursor.trusted_value(i)});
-  for (std::size_t i = 0; i < planned.size(); ++i)
-    for (std::size_t other = 0; other < planned.size(); ++other)
-      if (planned[other] == planned[i]) needed[i] = std::max(needed[i], needed[other]);
-  const std::vector<std::int32_t> leading = script->plan->leading_variables();
-  for (std::size_t i = 0; i < planned.size(); ++i) {
-    if (leading[i] == kNoVariable || cursor.trusted_value(i) > 0) continue;
-    const auto leader = static_cast<std::size_t>(leading[i]);
-    const double growth = static_cast<double>(needed[leader]) / static_cast<double>(planned[leader]);
-    needed[i] = std::max(needed[i], static_cast<Bytes>(std::ceil(growth * static_cast<double>(planned[i]))));
+  std::vector<Bytes> met;
+  std::vector<bool> is_told;
+  for (std::size_t i = 0; i < script->plan->variable_bytes.size(); ++i) {
+    const Bytes present = cursor.trusted_value(i);
+    met.push_back(std::max(variable_bytes[i], present));
+    is_told.push_back(present > 0);
   }
-  return needed;
+  return script->plan->needed_variables(met, is_told);
 }
 
 void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
