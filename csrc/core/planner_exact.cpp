@@ -6,7 +6,7 @@
 namespace stalloc {
 namespace {
 
-constexpr std::int64_t kPlacementsPerRestart = 1000;  // and one an item, which it takes at least
+constexpr std::int64_t kPlacementsPerRestart = 3000;  // and one an item, which it takes at least
 // Some rules look at many more neighbours a placement than others; they do not get more time for that.
 constexpr std::int64_t kRoundsOfNeighbours = 2;
 constexpr std::int64_t kPlacementsPerClockCheck = 64;

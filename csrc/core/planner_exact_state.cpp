@@ -8,13 +8,15 @@ namespace stalloc {
 namespace {
 
 constexpr Units kNotCounted = -1;
+constexpr Instant kBlock = 16;  // of sections whose floors are compared at once
 
 }  // namespace
 
 ExactState::ExactState(const Problem& problem, Units capacity)
     : problem_(problem), capacity_(capacity), offsets_(problem.items.size(), kUnplaced),
       support_(problem.items.size(), 0), low_(problem.items.size(), 0), signature_(problem.items.size(), 0),
-      twin_(problem.items.size(), -1), floor_(problem.live.size(), 0), unplaced_size_(problem.live),
+      twin_(problem.items.size(), -1), floor_(problem.live.size(), 0),
+      floor_half_(problem.live.size() + kBlock, 0), unplaced_size_(problem.live),
       num_choices_(problem.live.size(), kNotCounted), num_joining_(problem.live.size() + 1, 0),
       is_touched_(problem.live.size(), 0) {
   list_members();
@@ -93,9 +95,11 @@ Units ExactState::num_choices(Instant section) {
   Units& count = num_choices_[index(section)];
   if (count != kNotCounted) return count;
   count = 0;
-  const std::size_t begin = members_begin_[index(section)];
-  for (std::size_t k = begin; k < begin + index(num_members_[index(section)]); ++k) {
-    if (low_[index(members_[k])] == floor_[index(section)] && !waits_for_twin(members_[k])) ++count;
+  const Units floor = floor_[index(section)];
+  const Units* low = low_.data();
+  const ItemIndex* member = members_.data() + members_begin_[index(section)];
+  for (const ItemIndex* end = member + num_members_[index(section)]; member != end; ++member) {
+    if (low[*member] == floor && !waits_for_twin(*member)) ++count;
   }
   return count;
 }
@@ -128,10 +132,14 @@ void ExactState::bring_back(ItemIndex i) {
 void ExactState::set(Kind kind, std::int32_t i, Units value) {
   std::vector<Units>& values = kind == Kind::kSupport ? support_
                                : kind == Kind::kLow   ? low_
-                               : kind == Kind::kFloor ? floor_
                                                       : num_choices_;
   trail_.push_back({kind, i, values[index(i)]});
   values[index(i)] = value;
+}
+
+void ExactState::raise_floor(Instant section, Units floor) {
+  trail_.push_back({Kind::kFloor, section, floor_[index(section)]});
+  set_floor(section, floor);
 }
 
 void ExactState::undo(std::size_t mark) {
@@ -142,7 +150,7 @@ void ExactState::undo(std::size_t mark) {
       case Kind::kPlaced: offsets_[i] = kUnplaced, bring_back(change.index); break;
       case Kind::kSupport: support_[i] = change.before, sign(change.index); break;
       case Kind::kLow: low_[i] = change.before, sign(change.index); break;
-      case Kind::kFloor: floor_[i] = change.before; break;
+      case Kind::kFloor: set_floor(change.index, change.before); break;
       case Kind::kNumChoices: num_choices_[i] = change.before; break;
       case Kind::kFloating: floating_.pop_back(); break;
     }
@@ -156,13 +164,32 @@ void ExactState::sign(ItemIndex i) noexcept {
   signature_[index(i)] = z ^ (z >> 29);
 }
 
-// Only where the item is among the lowest does the floor depend on it.
+// Only where the item is among the lowest does the floor depend on it. Those sections are few: whole blocks without
+// any are passed over by the low halves of their floors, four of which a vector register compares at once.
 void ExactState::touch(ItemIndex i) {
-  for (Instant s = problem_.item(i).lower; s < problem_.item(i).upper; ++s) {
-    if (is_touched_[index(s)] || floor_[index(s)] < low_[index(i)]) continue;
-    is_touched_[index(s)] = 1;
-    touched_.push_back(s);
+  const Units low = low_[index(i)];
+  const auto low_half = static_cast<std::uint32_t>(low);
+  const Instant upper = problem_.item(i).upper;
+  for (Instant s = problem_.item(i).lower; s < upper; s += kBlock) {
+    const std::uint32_t* halves = floor_half_.data() + s;
+    std::uint32_t num_equal = 0;
+    for (Instant k = 0; k < kBlock; ++k) num_equal += halves[k] == low_half ? 1U : 0U;
+    if (num_equal == 0) continue;
+    for (Instant t = s, end = std::min(s + kBlock, upper); t < end; ++t) {
+      if (floor_half_[index(t)] == low_half && floor_[index(t)] == low) touch_section(t);
+    }
   }
+}
+
+void ExactState::touch_section(Instant section) {
+  if (is_touched_[index(section)]) return;
+  is_touched_[index(section)] = 1;
+  touched_.push_back(section);
+}
+
+void ExactState::set_floor(Instant section, Units floor) noexcept {
+  floor_[index(section)] = floor;
+  floor_half_[index(section)] = static_cast<std::uint32_t>(floor);
 }
 
 bool ExactState::raise(ItemIndex i, Units low) {
@@ -180,8 +207,10 @@ bool ExactState::place(ItemIndex i) {
   trail_.push_back({Kind::kPlaced, i, 0});
   offsets_[index(i)] = low_[index(i)];
   remove(i);
-  touch(i);
-  for (Instant s = problem_.item(i).lower; s < problem_.item(i).upper; ++s) set(Kind::kFloor, s, top);
+  for (Instant s = problem_.item(i).lower; s < problem_.item(i).upper; ++s) {
+    raise_floor(s, top);
+    touch_section(s);
+  }
   bool fits = true;
   for (std::size_t k = neighbours_begin_[index(i)]; fits && k < neighbours_begin_[index(i) + 1]; ++k) {
     ++num_looks_;
@@ -280,12 +309,14 @@ bool ExactState::settle_floors() {
 bool ExactState::settle_floor(Instant section) {
   set(Kind::kNumChoices, section, kNotCounted);
   Units floor = kNever;
-  const std::size_t begin = members_begin_[index(section)], end = begin + index(num_members_[index(section)]);
-  for (std::size_t k = begin; k < end && floor > floor_[index(section)]; ++k) {
-    floor = std::min(floor, low_[index(members_[k])]);
+  const Units floor_before = floor_[index(section)];
+  const Units* low = low_.data();
+  const ItemIndex* member = members_.data() + members_begin_[index(section)];
+  for (const ItemIndex* end = member + num_members_[index(section)]; member != end && floor > floor_before; ++member) {
+    floor = std::min(floor, low[*member]);
   }
   if (floor == kNever) return true;  // nothing is left to place
-  if (floor > floor_[index(section)]) set(Kind::kFloor, section, floor);
+  if (floor > floor_before) raise_floor(section, floor);
   if (slack(section) >= 0) return true;
   conflict_ = section;
   return false;

@@ -70,6 +70,9 @@ class ExactState {
   void sign(ItemIndex i) noexcept;
   bool raise(ItemIndex i, Units low);
   void touch(ItemIndex i);
+  void touch_section(Instant section);
+  void set_floor(Instant section, Units floor) noexcept;
+  void raise_floor(Instant section, Units floor);
   bool settle(bool fits);
   bool settle_floors();
   bool settle_floor(Instant section);
@@ -86,7 +89,9 @@ class ExactState {
   std::vector<ItemIndex> twin_;  // the item before it that is equal, or -1
   std::vector<ItemIndex> neighbours_;
   std::vector<std::size_t> neighbours_begin_;
-  std::vector<Units> floor_, unplaced_size_;  // by section
+  std::vector<Units> floor_;              // by section
+  std::vector<std::uint32_t> floor_half_;  // their low halves, and a block more
+  std::vector<Units> unplaced_size_;
   std::vector<Units> num_choices_;            // by section; counted when asked for
   std::vector<ItemIndex> num_joining_, num_members_;
   // By section the items that live then, those still to be placed first; and where each item is there.

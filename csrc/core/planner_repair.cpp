@@ -101,30 +101,32 @@ std::vector<Place> Repair::ends() const {
 void Repair::collect_in_the_way(ItemIndex i) {
   const Item& item = problem_.item(i);
   if (timeline_.cost(item.lower, item.upper) * kSortPerScan > problem_.items.size()) {
-    by_begin_.collect(item.lower, item.upper, begins_in_way_);
+    num_in_way_ = by_begin_.collect(item.lower, item.upper, begins_in_way_);
     by_end_.collect(item.lower, item.upper, ends_in_way_);
     return;
   }
-  begins_in_way_.clear();
-  ends_in_way_.clear();
+  const std::size_t most = timeline_.cost(item.lower, item.upper);
+  if (begins_in_way_.size() < most) begins_in_way_.resize(most);
+  if (ends_in_way_.size() < most) ends_in_way_.resize(most);
+  num_in_way_ = 0;
   timeline_.visit(item.lower, item.upper, [this](ItemIndex other) {
     if (offsets_[static_cast<std::size_t>(other)] == kUnplaced) return;
-    begins_in_way_.push_back(begin_of(other));
-    ends_in_way_.push_back(end_of(other));
+    begins_in_way_[num_in_way_] = begin_of(other);
+    ends_in_way_[num_in_way_++] = end_of(other);
   });
-  SortedPlaces::sort(begins_in_way_);
-  SortedPlaces::sort(ends_in_way_);
+  SortedPlaces::sort(begins_in_way_.data(), begins_in_way_.data() + num_in_way_);
+  SortedPlaces::sort(ends_in_way_.data(), ends_in_way_.data() + num_in_way_);
 }
 
 // Moves the window up to `offset` and keeps it if it is the best so far.
 void Repair::look_at(Units offset, Units size, Window& window, Target& best) {
-  for (; window.entering < begins_in_way_.size(); ++window.entering) {
+  for (; window.entering < num_in_way_; ++window.entering) {
     const Place& place = begins_in_way_[window.entering];
     if (place.at >= offset + size) break;
     ++window.num_inside;
     problem_.is_fixed(place.item) ? void(++window.num_fixed_inside) : void(window.cost += cost_of(place.item));
   }
-  for (; window.leaving < ends_in_way_.size(); ++window.leaving) {
+  for (; window.leaving < num_in_way_; ++window.leaving) {
     const Place& place = ends_in_way_[window.leaving];
     if (place.at > offset) break;
     --window.num_inside;
@@ -133,7 +135,7 @@ void Repair::look_at(Units offset, Units size, Window& window, Target& best) {
   if (window.num_fixed_inside > 0) return;
   if (window.num_inside == 0) {
     // Among free places the tightest one: what is left below and above over the whole life.
-    const bool is_top = window.entering == begins_in_way_.size();
+    const bool is_top = window.entering == num_in_way_;
     const Units above = is_top ? capacity_ : begins_in_way_[window.entering].at;
     const Units below = window.leaving > 0 ? ends_in_way_[window.leaving - 1].at : 0;
     const auto spare = static_cast<double>(above - below - size);
@@ -153,7 +155,7 @@ Repair::Target Repair::find_target(ItemIndex i) {
   Window window;
   Units looked_at = 0;
   look_at(0, size, window, best);
-  for (std::size_t k = 0; k < ends_in_way_.size(); ++k) {
+  for (std::size_t k = 0; k < num_in_way_; ++k) {
     const Units offset = ends_in_way_[k].at;
     if (offset == looked_at) continue;
     if (offset + size > capacity_) break;
@@ -169,7 +171,8 @@ void Repair::move(ItemIndex i) {
   if (!target.is_free) {
     cost_[static_cast<std::size_t>(i)] += kStubbornness * target.cost;
     const Units end = target.offset + problem_.item(i).size;
-    for (const Place& place : begins_in_way_) {
+    for (std::size_t k = 0; k < num_in_way_; ++k) {
+      const Place& place = begins_in_way_[k];
       if (place.at >= end) break;
       if (place.at + problem_.item(place.item).size > target.offset) put(place.item, kUnplaced);
     }

@@ -72,7 +72,8 @@ class Repair {
   Random random_;
   std::vector<double> area_, cost_;
   SortedPlaces by_begin_, by_end_;
-  std::vector<Place> begins_in_way_, ends_in_way_;  // what lives while the item at hand does
+  std::vector<Place> begins_in_way_, ends_in_way_;  // what lives while the item at hand does: the first num_in_way_
+  std::size_t num_in_way_ = 0;
   std::vector<ItemIndex> unplaced_;
   std::vector<ItemIndex> unplaced_at_;  // by item: its index in unplaced_
   double unplaced_area_ = 0;

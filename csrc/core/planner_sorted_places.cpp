@@ -9,12 +9,10 @@ constexpr std::size_t kChunk = 256;  // split at twice this
 
 }  // namespace
 
-void SortedPlaces::sort(std::vector<Place>& places) {
-  std::sort(places.begin(), places.end(), precedes);
-}
+void SortedPlaces::sort(Place* begin, Place* end) { std::sort(begin, end, precedes); }
 
 SortedPlaces::SortedPlaces(std::vector<Place> places) : size_(places.size()) {
-  sort(places);
+  sort(places.data(), places.data() + places.size());
   for (std::size_t begin = 0; begin < places.size(); begin += kChunk) {
     const std::size_t end = std::min(places.size(), begin + kChunk);
     chunks_.emplace_back(places.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -50,8 +48,8 @@ void SortedPlaces::erase(const Place& place) {
   if (chunk.empty() && chunks_.size() > 1) chunks_.erase(chunks_.begin() + (&chunk - chunks_.data()));
 }
 
-void SortedPlaces::collect(Instant lower, Instant upper, std::vector<Place>& found) const {
-  found.resize(size_ + 1);  // one spare: every place is written, only those found are kept
+std::size_t SortedPlaces::collect(Instant lower, Instant upper, std::vector<Place>& found) const {
+  if (found.size() <= size_) found.resize(size_ + 1);  // one spare: every place is written, only those found are kept
   std::size_t count = 0;
   for (const std::vector<Place>& chunk : chunks_) {
     for (const Place& place : chunk) {
@@ -60,7 +58,7 @@ void SortedPlaces::collect(Instant lower, Instant upper, std::vector<Place>& fou
       count += static_cast<std::size_t>(static_cast<int>(place.lower < upper) & static_cast<int>(lower < place.upper));
     }
   }
-  found.resize(count);
+  return count;
 }
 
 }  // namespace stalloc

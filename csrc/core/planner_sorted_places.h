@@ -20,10 +20,11 @@ class SortedPlaces {
 
   void insert(const Place& place);
   void erase(const Place& place);  // must be there
-  // What lives at some time in [lower, upper), in order; replaces what `found` held.
-  void collect(Instant lower, Instant upper, std::vector<Place>& found) const;
+  // Writes what lives at some time in [lower, upper) to the front of `found`, in order, and returns how many. `found` only
+  // grows: to clear what is beyond would cost more than finding.
+  std::size_t collect(Instant lower, Instant upper, std::vector<Place>& found) const;
 
-  static void sort(std::vector<Place>& places);
+  static void sort(Place* begin, Place* end);
 
  private:
   static bool precedes(const Place& a, const Place& b) noexcept {
