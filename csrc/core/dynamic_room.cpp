@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
+#include <utility>
 
 #include "core/handover.h"
 #include "core/size_kinds.h"
@@ -49,6 +51,7 @@ class RoomSizer {
   RoomSizer(const std::vector<StepSample>& samples, Period& period)
       : samples_(samples), period_(period), num_ticks_(static_cast<std::size_t>(period.num_ticks)) {
     find_scales();
+    find_constants();
     for (const StepSample& sample : samples_) values_.push_back(values_of(period_, sample));
   }
 
@@ -84,11 +87,23 @@ class RoomSizer {
     }
   }
 
+  // Sizes that every step asks for, whatever its batch: gradients of weights, for one.
+  void find_constants() {
+    for (std::size_t s = 0; s < samples_.size(); ++s) {
+      std::unordered_set<Bytes> sizes;
+      for (std::size_t i = 0; i < samples_[s].period_tick.size(); ++i) {
+        const Bytes size = samples_[s].blocks[i].size();
+        if (s == 0 || constants_.count(size) != 0) sizes.insert(size);
+      }
+      constants_ = std::move(sizes);
+    }
+  }
+
   // What the request would be at the largest batch met.
   double scaled(std::size_t s, std::size_t tick, const Block& block) const {
     const std::int32_t scale = scales_[tick];
     const auto size = static_cast<double>(block.size());
-    if (scale == kNoVariable) return size;
+    if (scale == kNoVariable || constants_.count(block.size()) != 0) return size;
     const Bytes value = values_[s][static_cast<std::size_t>(scale)];
     return value == 0 ? size : size * static_cast<double>(period_.variable_bytes[static_cast<std::size_t>(scale)]) / static_cast<double>(value);
   }
@@ -98,11 +113,12 @@ class RoomSizer {
     const StepSample& sample = samples_[s];
     LevelSum sum(num_ticks_);
     for (std::size_t i = 0; i < sample.period_tick.size(); ++i) {
-      if (sample.blocks[i].role != role || (sample.blocks[i].size() < kLeastHandover) != small) continue;
+      if (sample.blocks[i].role != role) continue;
       const Tick paired = sample.period_tick[i];
       const Tick tick = paired >= 0 ? paired : std::min(sample.next_tick[i], period_.num_ticks - 1);
       if (sample.deaths[i] <= tick || (paired >= 0 && !period_.blocks[static_cast<std::size_t>(paired)].dynamic)) continue;
-      sum.add(tick, sample.deaths[i], scaled(s, static_cast<std::size_t>(tick), sample.blocks[i]));
+      const double size = scaled(s, static_cast<std::size_t>(tick), sample.blocks[i]);
+      if ((size < static_cast<double>(kLeastHandover)) == small) sum.add(tick, sample.deaths[i], size);
     }
     return sum.levels();
   }
@@ -160,6 +176,7 @@ class RoomSizer {
   Period& period_;
   const std::size_t num_ticks_;
   std::vector<std::int32_t> scales_;        // by tick
+  std::unordered_set<Bytes> constants_;
   std::vector<std::vector<Bytes>> values_;  // by sample, by variable
 };
 

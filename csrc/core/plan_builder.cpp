@@ -130,6 +130,8 @@ class SlotBuilder {
     const Tick turns = birth - within_turn(birth);
     slot.birth = plan_.window_begin + birth - turns;
     slot.death = plan_.window_begin + std::max(death, birth + 1) - turns;
+    // Most of it is routed, and the rooms are kept for that: places of its own would be kept beside them.
+    if (period_.varies) slot.kind = SlotKind::kUnplanned;
     return slot;
   }
 
