@@ -9,7 +9,7 @@ from stalloc_accel._core import BlockMap, GapFinder
 from stored_plans import plan_of
 
 GRANULE = 512
-PLACED, UNPLANNED, ROOM = 0, 3, 4
+PLACED, PERSISTENT, UNPLANNED, ROOM = 0, 2, 3, 4
 NUM_TICKS = 400
 
 
@@ -119,3 +119,26 @@ def test_among_thousands_of_free_blocks_the_gap_is_of_the_smallest_that_fit():
         offset, size = finder.find(extent.map, 0, 0, length * GRANULE, 10, 40)
         assert size == min(whole) * GRANULE and idle[offset // GRANULE:offset // GRANULE + length].all()
     assert finder.find(extent.map, 0, 0, 16 * GRANULE, 10, 40) is None
+
+
+def test_the_largest_slots_to_come_and_what_will_last_are_spared_while_there_is_other_room():
+    """100 granules: the lower half is idle, then a slot that lasts for ever, one that is small and one that is large."""
+    slots = [(10, 50, 50, NUM_TICKS, PERSISTENT), (2, 60, 300, 310, PLACED), (30, 70, 300, 310, PLACED)]
+    size, offset, birth, death, kind = (np.array(column) for column in zip(*slots))
+    plan = random_plan(random.Random(0), 100, len(slots)) | {
+        "slot_size": size * GRANULE, "slot_offset": offset * GRANULE, "slot_birth": birth, "slot_death": death,
+        "slot_kind": kind.astype(np.uint8), "slot_role": np.zeros(len(slots), np.int32),
+        "arena_bytes": np.array([100 * GRANULE, 0])}
+    finder, extent = GapFinder(plan), Range(100)
+
+    def found(now: int, until: int, sparing: bool) -> tuple[int, int] | None:
+        gap = finder.find(extent.map, 0, 0, GRANULE, now, until, sparing)
+        return gap and (gap[0] // GRANULE, gap[1] // GRANULE)
+
+    assert found(60, 70, False) == (0, 100)
+    assert found(60, 70, True) == (60, 10)  # the small slot's place too: it is needed much later
+    extent.take(0, 50)
+    extent.take(60, 10)
+    assert found(60, 70, True) is None
+    assert found(60, 70, False) == (50, 10)
+    assert found(301, 305, True) == (70, 30)  # the large slot's turn has come and gone

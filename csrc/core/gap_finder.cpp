@@ -1,10 +1,12 @@
 #include "core/gap_finder.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stalloc {
 namespace {
 
+constexpr Bytes kLargeShare = 16;  // of the plan: what a slot holds that is large, such as a loss's logits
 constexpr std::size_t kMaxNeeded = 65536;  // ranges looked at for one request; more are passed over
 
 // The first birth after `tick`; those before index `from` are known not to be.
@@ -24,24 +26,32 @@ std::size_t first_after(const std::vector<Tick>& births, std::size_t from, Tick 
 GapFinder::GapFinder(const Plan& plan) : window_begin_(plan.window_begin), window_end_(plan.window_end) {
   std::size_t most = 0;
   for (RoleIndex space = 0; space < plan.num_roles; ++space) {
-    needs_.push_back(needs_of(plan, space));
-    while (needs_.back().levels.empty() || needs_.back().levels.back().node_begin.size() > 2) add_level(needs_.back());
-    most = std::max(most, needs_.back().slots.size());
+    needs_.push_back(needs_of(plan, space, false));
+    spared_.push_back(needs_of(plan, space, true));
+    most = std::max(most, needs_.back().slots.size() + spared_.back().slots.size());
   }
   needed_.resize(std::min(2 * most, kMaxNeeded));  // of this turn and the next
   merged_.resize(needed_.size());
 }
 
-GapFinder::Needs GapFinder::needs_of(const Plan& plan, RoleIndex space) {
-  std::vector<const Slot*> slots;
-  for (const Slot& slot : plan.slots)
-    if (plan.space_of(slot.role) == space && slot.kind != SlotKind::kUnplanned && slot.kind != SlotKind::kRoom) slots.push_back(&slot);
-  std::sort(slots.begin(), slots.end(), [](const Slot* a, const Slot* b) { return a->birth < b->birth; });
-  Needs needs;
-  for (const Slot* slot : slots) {
-    needs.births.push_back(slot->birth);
-    needs.slots.push_back({slot->offset, slot->offset + slot->size});
+// All slots, or those that are spared: large ones while they are still to come, and what the first steps leave for ever,
+// which is still to come whenever its place is free.
+GapFinder::Needs GapFinder::needs_of(const Plan& plan, RoleIndex space, bool spared) {
+  std::vector<std::pair<Tick, Range>> slots;
+  const Bytes large = plan.total_arena_bytes() / kLargeShare;
+  for (const Slot& slot : plan.slots) {
+    const bool lasts = slot.kind == SlotKind::kPersistent;
+    if (plan.space_of(slot.role) != space || slot.kind == SlotKind::kUnplanned || slot.kind == SlotKind::kRoom) continue;
+    if (spared && !lasts && slot.size < large) continue;
+    slots.push_back({spared && lasts ? plan.window_end - 1 : slot.birth, {slot.offset, slot.offset + slot.size}});
   }
+  std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Needs needs;
+  for (const auto& [birth, range] : slots) {
+    needs.births.push_back(birth);
+    needs.slots.push_back(range);
+  }
+  while (needs.levels.empty() || needs.levels.back().node_begin.size() > 2) add_level(needs);
   return needs;
 }
 
@@ -121,15 +131,16 @@ std::size_t GapFinder::collect(const Needs& needs, Bytes size, std::size_t from,
 }
 
 // All that is needed in (now, until), sorted, without the holes between that cannot hold `size` bytes.
-void GapFinder::collect_span(RoleIndex space, Bytes size, Tick now, Tick until) noexcept {
-  if (span_.space == space && span_.now == now && span_.until == until && span_.size <= size) return;
-  span_ = {space, size, now, until};
+void GapFinder::collect_span(RoleIndex space, Bytes size, Tick now, Tick until, bool sparing) noexcept {
+  if (span_.space == space && span_.sparing == sparing && span_.now == now && span_.until == until && span_.size <= size) return;
+  span_ = {space, size, now, until, sparing};
   Needs& needs = needs_[static_cast<std::size_t>(space)];
   num_runs_ = 0;
   const bool is_behind = needs.last_begin > 0 && needs.births[needs.last_begin - 1] > now;
   needs.last_begin = collect(needs, size, is_behind ? 0 : needs.last_begin, now, until);
   if (until > window_end_)
     (void)collect(needs, size, 0, window_begin_ - 1, std::min(window_begin_ + (until - window_end_), now));
+  if (sparing) (void)collect(spared_[static_cast<std::size_t>(space)], size, 0, now, window_end_);
   merge_runs(size);
 }
 
@@ -179,8 +190,9 @@ void GapFinder::look_into(const BlockMap& map, BlockMap::BlockIndex block, Bytes
   consider(end);
 }
 
-Gap GapFinder::find(BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now, Tick until) noexcept {
-  collect_span(space, size, now, until);
+Gap GapFinder::find(BlockMap& map, RoleIndex space, Bytes extent_begin, Bytes size, Tick now, Tick until,
+                    bool sparing) noexcept {
+  collect_span(space, size, now, until, sparing);
   Gap best;
   std::size_t num_looks = 0;
   map.visit_free(size, [&](BlockMap::BlockIndex block) {

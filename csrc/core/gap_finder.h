@@ -27,9 +27,10 @@ class GapFinder {
 
   // The smallest gap found that holds `size` bytes and in which no slot of the space is born in (now, until), both on the
   // plan's timeline; `until` may pass the window's end. `begin` is where the map's extent begins in the plan's address
-  // space. No gap only when there is none. It is the smallest of all while at most kMaxLooks free blocks hold the request.
+  // space. `sparing`: nor one of those slots that it costs most to keep from their requests, as long as they are to come. No
+  // gap only when there is none. It is the smallest of all while at most kMaxLooks free blocks hold the request.
   // O(births in the span + free blocks looked at); never allocates.
-  Gap find(BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now, Tick until) noexcept;
+  Gap find(BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now, Tick until, bool sparing = false) noexcept;
 
  private:
   struct Range {
@@ -52,9 +53,9 @@ class GapFinder {
   static constexpr std::size_t kLeaf = 8;
   static constexpr std::size_t kMaxRuns = 128;
 
-  static Needs needs_of(const Plan& plan, RoleIndex space);
+  static Needs needs_of(const Plan& plan, RoleIndex space, bool spared);
   static void add_level(Needs& needs);
-  void collect_span(RoleIndex space, Bytes size, Tick now, Tick until) noexcept;
+  void collect_span(RoleIndex space, Bytes size, Tick now, Tick until, bool sparing) noexcept;
   std::size_t collect(const Needs& needs, Bytes size, std::size_t from, Tick after, Tick before) noexcept;
   void add_run(const Range* first, const Range* last, Bytes size) noexcept;
   void add_unsorted(const Range* first, const Range* last, Bytes size) noexcept;
@@ -65,6 +66,7 @@ class GapFinder {
   Tick window_begin_;
   Tick window_end_;
   std::vector<Needs> needs_;    // by space
+  std::vector<Needs> spared_;   // of those that are spared
   // Scratch: what is needed in the span, as sorted runs one after another, and in the end as one.
   std::vector<Range> needed_;
   std::vector<Range> merged_;  // where the runs are merged to
@@ -76,6 +78,7 @@ class GapFinder {
     Bytes size = 0;  // holes below it are left out
     Tick now = 0;
     Tick until = 0;
+    bool sparing = false;
   } span_;
 };
 

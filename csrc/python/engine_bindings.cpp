@@ -80,11 +80,11 @@ void bind_block_map(py::module_& m) {
       .def(py::init([](const py::dict& plan) { return std::make_unique<GapFinder>(plan_from(plan)); }), py::arg("plan"))
       .def_readonly_static("MAX_LOOKS", &GapFinder::kMaxLooks)
       .def("find", [](GapFinder& finder, BlockMap& map, RoleIndex space, Bytes begin, Bytes size, Tick now,
-                      Tick until) -> std::optional<std::pair<Bytes, Bytes>> {
-        const Gap gap = finder.find(map, space, begin, size, now, until);
+                      Tick until, bool sparing) -> std::optional<std::pair<Bytes, Bytes>> {
+        const Gap gap = finder.find(map, space, begin, size, now, until, sparing);
         if (!gap) return std::nullopt;
         return std::make_pair(gap.offset, gap.size);
-      }, py::arg("map"), py::arg("space"), py::arg("begin"), py::arg("size"), py::arg("now"), py::arg("until"),
+      }, py::arg("map"), py::arg("space"), py::arg("begin"), py::arg("size"), py::arg("now"), py::arg("until"), py::arg("sparing") = false,
          "(offset in the map, bytes free there for the span), or None.");
 }
 

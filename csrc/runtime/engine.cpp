@@ -54,19 +54,28 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
 
 // Room beside the slots that will be needed while the request is expected to live. Where there is none, a small request
 // goes upstream, where it costs little: in a slot's place it would drive out that slot's request, which would drive out
-// another. A large one takes any room.
+// another. A large one takes any room. Where steps differ, many live longer than foretold, and one of them, however small,
+// can keep the largest request from its slot: these slots are spared altogether as long as there is other room.
 Arena::Place Engine::Impl::serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept {
   const Script* plan = script != nullptr && role < script->plan->num_roles ? script.get() : nullptr;
   const RoleIndex space = plan == nullptr ? role : plan->plan->space_of(role);
   Arena& arena = arenas[static_cast<std::size_t>(space)];
+  Arena::Place place;
+  if (plan != nullptr && plan->varies) place = take_idle(*plan, space, rounded, true);
+  if (plan != nullptr && !place) place = take_idle(*plan, space, rounded, false);
+  if (!place && (plan == nullptr || rounded >= plan->least_displacing)) place = arena.take_gap(rounded);
+  return settled(lock, place, role);
+}
+
+Arena::Place Engine::Impl::take_idle(const Script& plan, RoleIndex space, Bytes rounded, bool sparing) noexcept {
+  Arena& arena = arenas[static_cast<std::size_t>(space)];
   Bytes begin = 0;  // of the extent in the plan's address space
   for (Arena::Extent* extent : arena.planned()) {
-    const Gap gap = plan == nullptr ? Gap{} : plan->gaps.find(extent->map, space, begin, rounded, now, until);
-    if (gap) return settled(lock, arena.take_from(extent, gap.block, gap.offset, rounded), role);
+    const Gap gap = plan.gaps.find(extent->map, space, begin, rounded, now, until, sparing);
+    if (gap) return arena.take_from(extent, gap.block, gap.offset, rounded);
     begin += extent->map.size();
   }
-  if (plan != nullptr && rounded < plan->least_displacing) return {};
-  return settled(lock, arena.take_gap(rounded), role);
+  return {};
 }
 
 // The slot of this request, if its bytes are free; else why not.

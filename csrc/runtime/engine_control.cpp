@@ -40,12 +40,12 @@ Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::m
     served.push_back({slot.offset, slot.birth, slot.death, size_granules, slot.kind != SlotKind::kUnplanned,
                       hands_over[static_cast<std::size_t>(index)]});
   }
-  least_displacing = kSmallBytes;
   for (const Slot& slot : plan->slots) {
     if (slot.kind == SlotKind::kPersistent) persistent_bytes += slot.size;
-    // Where steps differ, more comes than was kept room for now and then, long before the largest slots are needed.
-    if (slot.kind == SlotKind::kRoom) least_displacing = std::max(kSmallBytes, plan->total_arena_bytes() / 32);
+    varies |= slot.kind == SlotKind::kRoom;
   }
+  // Where steps differ, more comes than was kept room for now and then, long before the largest slots are needed.
+  least_displacing = varies ? std::max(kSmallBytes, plan->total_arena_bytes() / 32) : kSmallBytes;
 }
 
 std::int64_t Engine::end_step() {

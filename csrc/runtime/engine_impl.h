@@ -51,6 +51,7 @@ struct Engine::Impl {
     std::vector<ServedSlot> served;  // as the plan's table_slots: table by table, role by role
     mutable GapFinder gaps;
     Bytes persistent_bytes = 0;
+    bool varies = false;            // steps differ in their requests
     Bytes least_displacing = 0;     // a smaller request takes no bytes that slots will need: it would cost more than it is
     explicit Script(std::shared_ptr<const Plan> plan);
   };
@@ -77,6 +78,7 @@ struct Engine::Impl {
   bool make_ready(Lock& lock, RoleIndex role) noexcept;
   Arena::Place take_slot(Lock& lock, Arena& arena, Bytes offset, Bytes size, RoleIndex role) noexcept;
   Arena::Place serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept;
+  Arena::Place take_idle(const Script& plan, RoleIndex space, Bytes rounded, bool sparing) noexcept;
   void* hand_out(const Arena::Place& place, Bytes requested, RoleIndex role) noexcept;
   void release(const Arena::Place& place) noexcept;
   void await_streams(Lock& lock, const Arena::Place& place) noexcept;
