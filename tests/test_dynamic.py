@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from programs import Free, Request, Runner, peak_live_bytes
+from programs import Free, Request, Runner, construction, peak_live_bytes
 from routed_programs import RoutedModel, is_static, random_step, recorded, routed_step, routes
 from stalloc_accel import _core
 
 LIMIT = 2 << 30
 MODEL = RoutedModel()
+WIDE = RoutedModel(width=16 << 10)  # most of what is routed is larger than what is small
 UNPLANNED, ROOM = 3, 4  # SlotKind
 
 
@@ -86,6 +88,58 @@ def test_a_plan_of_routed_steps_is_little_larger_than_the_steps(seed):
     trace = recorded([random_step(draw) for _ in range(6)])
     arena = int(_core.build_plan(trace, True)["arena_bytes"].sum())
     assert arena <= 2 * peak_live_bytes(trace)
+
+
+@pytest.mark.parametrize("seed_of_steps", [0, 1, 3, 5])
+def test_rooms_are_kept_for_the_longest_batch_once_whatever_the_lengths_of_the_others(seed_of_steps):
+    """Requests that a short batch makes small grow with it; nor do the first steps keep places beside the rooms."""
+    draw = random.Random(seed_of_steps)
+    trace = recorded([routed_step(routes(draw, WIDE, tokens), tokens, WIDE) for tokens in (300, 400, 100, 130, 350, 120, 380)], 8 << 30)
+    assert int(_core.build_plan(trace, True)["arena_bytes"].sum()) <= 1.18 * peak_live_bytes(trace)
+
+
+def grown_run(seed: int, whole: bool) -> tuple[dict, _core.HostEngine, Runner, random.Random]:
+    """A run that is served by a plan for batches of three quarters of the longest one, and that one's plan."""
+    draw = random.Random(seed)
+    trace = recorded([routed_step(routes(draw, WIDE, tokens), tokens, WIDE) for tokens in (300, 400, 100, 350, 380)], 8 << 30)
+    plan = _core.build_plan(trace, True)
+    if not whole:
+        plan = _core.without_prologue(plan)
+    host = _core.HostEngine(8 << 30)
+    host.engine.arm(_core.resized(plan, [value * 3 // 4 for value in plan["variable_bytes"].tolist()]), 0)
+    runner = Runner(host)
+    if whole:
+        runner.run(construction())
+    runner.run(routed_step(routes(draw, WIDE, 250), 250, WIDE))
+    host.engine.end_step()
+    return plan, host, runner, draw
+
+
+def test_a_longer_batch_gets_one_new_extent_in_place_of_one_in_which_nothing_lives(seed):
+    plan, host, runner, draw = grown_run(seed, whole=False)
+    step = routed_step(routes(draw, WIDE, 400), 400, WIDE)
+    end = next(i for i, part in enumerate(step) if part.name == "static.logits")
+    runner.run(step[:end])
+    assert host.engine.planned_variable_bytes() == plan["variable_bytes"].tolist()
+    assert len({block["extent"] for block in host.engine.blocks()}) == 1
+    assert host.upstream_bytes() <= 1.03 * plan["arena_bytes"].sum()
+
+
+def test_the_largest_of_the_slots_that_a_longer_batch_gets_lie_clear_of_small_blocks(seed):
+    plan, host, runner, draw = grown_run(seed, whole=True)
+    num_filling = int(plan["arena_bytes"].sum()) // (256 << 10) // 2
+    runner.run([Request(f"stray{i}", 256 << 10) for i in range(num_filling)])
+    runner.run([Free(f"stray{i}") for i in range(num_filling) if i % 100 != 50])  # what stays lies all over the arena
+    [extent] = {block["extent"] for block in host.engine.blocks()}
+    runner.run(routed_step(routes(draw, WIDE, 400), 400, WIDE))
+    grown = host.engine.plan()
+    assert grown["variable_bytes"].tolist() == plan["variable_bytes"].tolist()
+    begin, end = np.array([place for name, place in runner.live.items() if name.startswith("stray")]).T - extent
+    assert len(begin) >= 6 and begin.min() >= 0
+    large = (grown["slot_kind"] < UNPLANNED) & (grown["slot_size"] >= grown["arena_bytes"].sum() / 16)
+    assert large.any()
+    for offset, size in zip(grown["slot_offset"][large].tolist(), grown["slot_size"][large].tolist(), strict=True):
+        assert not ((begin < offset + size) & (offset < end)).any()
 
 
 def test_a_program_that_never_follows_the_plan_is_served_without_overlap(seed):

@@ -48,12 +48,16 @@ std::vector<Obstacle> stack_cyclic(const Plan& plan, const std::vector<Slot*>& c
   return obstacles;
 }
 
-// The granule before each extent's end stays empty for ever, so that nothing lies across it.
+// The granule before each extent's end stays empty for ever, so that nothing lies across it; so does what is taken.
 std::vector<Obstacle> walls_of(const Plan& plan, RoleIndex space, const Standing& standing) {
   std::vector<Obstacle> walls;
   if (static_cast<std::size_t>(space) >= standing.extent_ends.size()) return walls;
   for (const Bytes end : standing.extent_ends[static_cast<std::size_t>(space)])
     if (end >= kAlignment) walls.push_back({0, plan.window_end, end - kAlignment, kAlignment});
+  if (static_cast<std::size_t>(space) < standing.taken.size()) {
+    const std::vector<Obstacle>& taken = standing.taken[static_cast<std::size_t>(space)];
+    walls.insert(walls.end(), taken.begin(), taken.end());
+  }
   return walls;
 }
 

@@ -12,6 +12,8 @@ namespace stalloc {
 struct Standing {
   // By space: where the extents that the arena has end. No slot may lie across such an end.
   std::vector<std::vector<Bytes>> extent_ends;
+  // By space: what lives in these extents and nothing may lie on.
+  std::vector<std::vector<Obstacle>> taken;
   bool keeps_persistent = false;  // persistent slots hold tensors and keep their offsets
   std::vector<bool> keeps_space;  // by space: all its slots keep their offsets; may be shorter
 };

@@ -43,7 +43,7 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
     }
     ++stats.fallbacks[static_cast<std::size_t>(reason)];
   }
-  if (serve_gaps && role >= 0) place = serve_gap(lock, role, rounded);
+  if (serve_gaps && role >= 0 && !(reason == Fallback::kTooLong && awaits_layout(role))) place = serve_gap(lock, role, rounded);
   if (!place) return nullptr;
   if (script != nullptr) {
     ++stats.gap_hits;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/gap_finder.h"
+#include "core/planner.h"
 #include "core/step_cursor.h"
 #include "runtime/arena.h"
 #include "runtime/brief_mutex.h"
@@ -120,8 +121,10 @@ struct Engine::Impl {
 
   // --- engine_layout.cpp ---
   bool wants_layout() const noexcept;
+  bool awaits_layout(RoleIndex role) const noexcept;
   void lay_out_anew(Lock& lock) noexcept;
   std::vector<Bytes> needed_variables() const;
+  std::vector<Obstacle> few_taken(const std::vector<Arena::Extent*>& those, RoleIndex space) const;
   bool is_quiet() const noexcept;
 
   // --- engine_check.cpp ---

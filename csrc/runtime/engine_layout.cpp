@@ -1,6 +1,7 @@
 // A step that turns out longer than its plan was made for: the slots are placed anew at once, before the step's large
 // requests come, and what the arena then lacks is taken by the first request that needs it.
 #include <algorithm>
+#include <unordered_set>
 
 #include "core/plan_builder.h"
 #include "runtime/engine_impl.h"
@@ -9,11 +10,20 @@ namespace stalloc {
 namespace {
 
 constexpr double kPlacementSeconds = 0.03;  // for a better placement than the first one found
+constexpr Bytes kTakenShare = 128;  // of the arena: what is kept clear of slots for blocks that live now
 
 }  // namespace
 
 bool Engine::Impl::wants_layout() const noexcept {
   return (has_outgrown || cursor.has_outgrown()) && script != nullptr && plan_step >= layout_from_step && is_quiet();
+}
+
+// The first requests of a step that is longer than the plan: soon the slots will be placed anew, and an arena in which nothing
+// lives then goes back as a whole, for one that is long enough.
+bool Engine::Impl::awaits_layout(RoleIndex role) const noexcept {
+  if (script == nullptr || !script->varies || plan_step < layout_from_step) return false;
+  const auto& planned = arenas[static_cast<std::size_t>(script->plan->space_of(role))].planned();
+  return std::all_of(planned.begin(), planned.end(), [](const Arena::Extent* extent) { return extent->map.num_used() == 0; });
 }
 
 // Blocks that live now stay where they are and would stand in the way of slots that are placed as if they were not: a
@@ -32,6 +42,31 @@ std::vector<Bytes> Engine::Impl::needed_variables() const {
     is_told.push_back(present > 0);
   }
   return script->plan->needed_variables(met, is_told);
+}
+
+// Where steps differ: the smallest of the blocks that live now outside of persistent slots, up to a small share of the arena.
+// A step's first ones, served before its length was known, could keep the largest requests from their new slots.
+std::vector<Obstacle> Engine::Impl::few_taken(const std::vector<Arena::Extent*>& those, RoleIndex space) const {
+  const Plan& plan = *script->plan;
+  std::vector<Obstacle> taken;
+  if (!script->varies) return taken;
+  std::unordered_set<Bytes> persistent;
+  for (const Slot& slot : plan.slots)
+    if (slot.kind == SlotKind::kPersistent && plan.space_of(slot.role) == space) persistent.insert(slot.offset);
+  Bytes begin = 0;
+  for (const Arena::Extent* extent : those) {
+    const BlockMap& map = extent->map;
+    for (auto at = map.first(); at != BlockMap::kNoBlock; at = map.next(at))
+      if (map.block(at).used && persistent.count(begin + map.offset_of(at)) == 0)
+        taken.push_back({0, plan.window_end, begin + map.offset_of(at), map.size_of(at)});
+    begin += map.size();
+  }
+  std::sort(taken.begin(), taken.end(), [](const Obstacle& a, const Obstacle& b) { return a.size < b.size; });
+  Bytes bytes = 0;
+  std::size_t count = 0;
+  while (count < taken.size() && (bytes += taken[count].size) <= plan.total_arena_bytes() / kTakenShare) ++count;
+  taken.resize(count);
+  return taken;
 }
 
 void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
@@ -56,6 +91,7 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
       standing.extent_ends.emplace_back();
       Bytes end = 0;
       for (const Arena::Extent* extent : standing_extents.back()) standing.extent_ends.back().push_back(end += extent->map.size());
+      standing.taken.push_back(few_taken(standing_extents.back(), static_cast<RoleIndex>(space)));
     }
     const Bytes limit = arena_limit;
     idle.reserve(ExtentTable::kMaxExtents);
