@@ -129,10 +129,14 @@ class PlanJob(threading.Thread):
             self.lasting = _core.resized(self.lasting, needed, self._deadline_s)
 
     def _rehearse(self, trace: Mapping[str, Any], num_steps: int) -> None:
-        """On all recorded steps, of which the last was not there when the plan was made."""
+        """On all recorded steps, of which the last was not there when the plan was made.
+
+        This run may meet longer batches. The next one knows those of this run, and begins with room for them.
+        """
         first_step = min(max(self._num_unsettled, 1), num_steps - 1)
         self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
-        self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step))
+        self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step),
+                                  may_grow=True)
 
 
 class ResizeJob(threading.Thread):

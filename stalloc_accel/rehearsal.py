@@ -26,20 +26,20 @@ class Rehearsal:
 
 
 def rehearse(recorded: Mapping[str, Any], plan: Mapping[str, Any], *, first_step: int = 0, plan_step: int = 0,
-             shares_spaces: bool = False) -> Rehearsal:
+             shares_spaces: bool = False, may_grow: bool = False) -> Rehearsal:
     """Replays `recorded` (Engine.recorded()) and serves `plan` from its step `first_step` on, which is the plan's `plan_step`.
 
     Before that, and where there is no plan, expandable segments serve. Step 0 begins with the first event. That a block
-    waits for other streams is not rehearsed: its bytes are taken to come back at its free. Batches to come may be longer
-    than all that were recorded, so it is also tried what becomes of a plan for shorter ones that has to grow; the worse
-    of the two counts. Takes about 10 us a request, most of it without the interpreter's lock.
+    waits for other streams is not rehearsed: its bytes are taken to come back at its free. `may_grow`: batches to come may be
+    longer than all that were recorded, so it is also tried what becomes of a plan for shorter ones that has to grow; the
+    worse of the two counts. Takes about 10 us a request, most of it without the interpreter's lock.
     """
     from stalloc_accel import _core
     from stalloc_accel.trace import replay_trace
     trace = replay_trace(recorded)
     spans = slice(0 if first_step == 0 else 1 + first_step, None)
     plans = [plan]
-    if len(plan["variable_bytes"]):
+    if may_grow and len(plan["variable_bytes"]):
         plans.append(_core.resized(plan, [int(value * _SHORTER) for value in plan["variable_bytes"].tolist()], _PLACEMENT_S))
     planned = [_spans_with_plan(trace, one, first_step, plan_step, shares_spaces)[spans].max() for one in plans]
     unplanned = _core.replay(trace, "expandable", {})["span_reserved_peak"][spans].max()
@@ -50,6 +50,7 @@ def _spans_with_plan(trace: Any, plan: Mapping[str, Any], first_step: int, plan_
     from stalloc_accel import _core
     run = _core.SimulatedRun(trace, {"handover_audited": shares_spaces})
     run.engine.set_handover(shares_spaces)
+    run.engine.start_recording(trace.num_events)  # numbers the streams in the order in which they ask, before the plan too
     run.use_expandable_segments(True)
     step_begin = trace.step_begin.tolist()
     for step, end in enumerate([*step_begin[1:], trace.num_events]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import Request
 from routed_programs import RoutedModel, random_step, recorded
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
@@ -72,6 +74,26 @@ def test_a_plan_that_keeps_too_much_does_not_pay(seed):
     assert good.planned_bytes >= plan["arena_bytes"].sum()
     assert wasteful.planned_bytes >= 2 * plan["arena_bytes"].sum() > 0
     assert not wasteful.pays
+
+
+def test_a_plan_for_the_run_under_way_is_also_rehearsed_for_batches_that_outgrow_it(seed):
+    trace = history(seed, 7)
+    plan = _core.build_plan(trace, True)
+    as_it_is, growing = rehearse(trace, plan), rehearse(trace, plan, may_grow=True)
+    assert growing.unplanned_bytes == as_it_is.unplanned_bytes
+    assert as_it_is.planned_bytes <= growing.planned_bytes
+
+
+def test_streams_keep_their_numbers_where_the_rehearsed_plan_begins_with_the_second(seed):
+    draw = random.Random(seed)
+    steps = [[dataclasses.replace(part, stream=1 - part.stream) if isinstance(part, Request) else part
+              for part in random_step(draw, MODEL, num_streams=2)] for _ in range(7)]
+    assert steps[0][0].stream == 1  # construction, which comes before, is on stream 0
+    trace = recorded(steps, 8 << 30)
+    plan = _core.build_plan(trace, True)
+    current = _core.without_prologue(plan)
+    step = (1 - plan["num_prologue"]) % current["num_period"]
+    assert rehearse(trace, current, first_step=1, plan_step=step).planned_bytes <= 1.6 * current["arena_bytes"].sum()
 
 
 @pytest.mark.parametrize("with_plan_of", ["its own program", "its own program, on streams", "another program"])
