@@ -43,8 +43,9 @@ class Announcer:
         saved = "" if saved_bytes is None else f", {_gib(saved_bytes)} less reserved"
         self._inform(f"active: {num_events} events planned in {seconds:.2f} s, {_extent(plan)}{saved}")
 
-    def active_from_store(self, plan: dict[str, Any], facts: dict[str, Any]) -> None:
-        self._inform(f"active from the first allocation: plan found in the store, {_extent(plan)}")
+    def active_from_store(self, plan: dict[str, Any], *, is_early: bool) -> None:
+        since = "from the first allocation" if is_early else "from here on"
+        self._inform(f"active {since}: plan found in the store, {_extent(plan)}")
 
     def grown(self, plan: dict[str, Any], growth_bytes: int) -> None:
         self._inform(f"planned anew for longer batches: {_gib(growth_bytes)} more, {_extent(plan)}")

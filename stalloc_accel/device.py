@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any
 
 from stalloc_accel import environment
@@ -14,7 +15,7 @@ class Device:
     engine: Any
     memory: DeviceMemory
     is_early: bool
-    """Nothing was allocated on it before: a plan that begins with the first allocation can be used."""
+    """The program has allocated nothing on it so far: a plan that begins with the first allocation can be used."""
 
 
 def take_device(backend: str) -> Device:
@@ -33,7 +34,12 @@ def take_device(backend: str) -> Device:
 
 def _cpu_device(module: Any) -> Device:
     engine = module.engine(0)
-    return Device(engine=engine, memory=CpuMemory(engine), is_early=True)
+    return Device(engine=engine, memory=CpuMemory(engine), is_early=_is_torch_importing())
+
+
+def _is_torch_importing() -> bool:
+    """Whether we were started by torch's own import, before the program could make a tensor."""
+    return bool(getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False))
 
 
 def _cuda_device(module: Any) -> Device:

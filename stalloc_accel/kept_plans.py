@@ -14,7 +14,8 @@ from stalloc_accel.plan_store import PlanStore
 
 class KeptPlans:
     def __init__(self, config: StallocConfig, launch_key: Key, *, is_early: bool) -> None:
-        """`is_early`: this run was there at its first allocation; only plans of such runs begin with it."""
+        """`is_early`: this run was there at its first allocation, and so is its plan. The plan of any other begins when its
+        host was built, or when a bare loop asked for us."""
         self._store = PlanStore(config.cache_path(), config.cache)
         self._launch_key = launch_key
         self._is_early = is_early
@@ -22,7 +23,14 @@ class KeptPlans:
     def candidate(self) -> tuple[Key, StoredPlan] | None:
         """What the same command left behind, with the key of its model."""
         found = self._store.candidate(self._launch_key)
-        return found if found is not None and found[1].facts.get("early") == self._is_early else None
+        return found if found is not None and self.begins_as_this_run(found[1]) else None
+
+    def begins_as_this_run(self, stored: StoredPlan) -> bool:
+        return stored.facts.get("early") == self._is_early
+
+    def is_of_command(self, key: Key) -> bool:
+        """Whether it names the command itself, as it does where no model was ever named."""
+        return key.digest == self._launch_key.digest
 
     def of_model(self, key: Key) -> StoredPlan | None:
         return self._store.get(key)

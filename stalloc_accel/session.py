@@ -147,9 +147,8 @@ class Session:
         if self._candidate_key is not None:
             if self._candidate_key.digest != self.key.digest:
                 self._drop("the model or its configuration differs from that of the plan found for this command")
-            else:
-                self._flush_what_was_before()
         elif self.state is State.RECORDING and self._kept is not None:
+            self._begin_after_host()
             self._use_stored()
 
     @_harmless
@@ -289,7 +288,10 @@ class Session:
         found = self._kept.candidate()
         if found is None or not self._may_serve(found[1].plan):
             return False
-        self._candidate_key, stored = found
+        key, stored = found
+        if not self._is_early and not self._kept.is_of_command(key):
+            return False  # it begins when the host is built: _begin_after_host
+        self._candidate_key = key
         self._arm(stored)
         return True
 
@@ -301,21 +303,32 @@ class Session:
         if self.config.expandable_segments == "auto":
             self._memory.use_expandable_segments(True)
 
+    def _begin_after_host(self) -> None:
+        """Where the model was there before us, the plan is of what comes once the host is built: a host that casts,
+        flattens or partitions the model leaves its old memory behind, which is flushed only then."""
+        if not self._is_early and self.num_steps == 0:
+            self._engine.start_recording(_RECORDED_EVENTS)
+
     def _use_stored(self) -> None:
-        """The plan of the model's key, made by another command: what it has for a run that is under way."""
+        """The plan of the model's key: whole where it begins here too, else what it has for a run that is under way."""
         stored = self._kept.of_model(self.key)
         if stored is None or not self._may_serve(stored.plan):
+            return
+        if not self._is_early and self.num_steps == 0 and self._kept.begins_as_this_run(stored):
+            self._candidate_key = self.key
+            self._arm(stored)
             return
         self.from_cache = True
         self._start_job(lasting=stored.plan)
 
     def _arm(self, stored: Any) -> None:
+        self._memory.use_expandable_segments(False)  # the arena needs none
         self._activation.arm_stored(stored.plan)
         self.from_cache = self._unproven = True
         self.state = State.ACTIVE
         self.activated_at_step = 0
         self._figures.activated()
-        self._announcer.active_from_store(stored.plan, stored.facts)
+        self._announcer.active_from_store(stored.plan, is_early=self._is_early)
 
     # --- the state machine ---
 
@@ -426,7 +439,6 @@ class Session:
                 return
             self._unproven = False
             self._engine.stop_recording()
-            self._flush_what_was_before()
         self._bad_steps = self._bad_steps + 1 if hit_rate < 0.5 else 0
         if self._bad_steps >= _MAX_BAD_STEPS:
             self._become_passive("the run no longer repeats the steps that were planned")
@@ -434,11 +446,6 @@ class Session:
         growth = self._activation.follow_lengths()
         if growth is not None:
             self._announcer.grown(self.served_plan, growth)
-
-    def _flush_what_was_before(self) -> None:
-        """A host that moves or partitions a model that was there before us leaves its old memory cached, out of the plan's use."""
-        if not self._is_early:
-            self._memory.empty_cache()
 
     def _drop(self, reason: str) -> None:
         """A plan of the store that does not fit: profile anew. The recording has gone on since the start."""

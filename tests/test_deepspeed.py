@@ -40,6 +40,17 @@ def test_a_dict_in_code_is_enough_and_losses_stay_the_same(tmp_path: Path, stage
     assert without.figures == {} and "[stalloc]" not in without.stderr
 
 
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_where_we_come_late_the_second_run_is_planned_from_when_its_engine_is_built(tmp_path: Path, stage: int) -> None:
+    given = json.dumps(config({"backend": "cpu", "cache_dir": str(tmp_path / "plans")}, stage))
+    first, second = (python(tmp_path, LOOP, f"--as-dict={given}", **one_rank()) for _ in range(2))
+    assert first.printed == second.printed, second.output
+    assert "active from here on: plan found in the store" in second.stderr, second.output
+    figures = second.figures[0]
+    assert figures["from_cache"] and figures["activated_at_step"] == 0 and figures["state"] == "active", second.output
+    assert figures["hit_rate_planned"] >= 0.98 and figures["slot_hits"] >= 0.95 * figures["requests"], figures
+
+
 def test_base64_is_seen_before_deepspeed_is_imported(tmp_path: Path) -> None:
     text = base64.urlsafe_b64encode(json.dumps({"stalloc": {"profile_steps": 0}}).encode()).decode()
     early = ("import torch; from stalloc_accel.integrations import doors; print(doors.has_postponed_error()); "

@@ -130,4 +130,5 @@ def test_a_model_that_its_host_moves_after_we_began_leaves_no_cached_memory_behi
         """
     first, second = run_python(program).split(), run_python(program).split()
     assert first[:2] == ["active", "False"] and second[:2] == ["active", "True"], (first, second)
-    assert int(second[2]) >= 128 and int(second[3]) <= 40, second  # MiB: cuBLAS's workspace and small segments
+    # MiB: the model at its new place, cuBLAS's workspace and small segments; its old place went back to the device.
+    assert int(second[2]) >= 128 and 128 <= int(second[3]) <= 176, second
