@@ -31,7 +31,7 @@ namespace {
 
 using namespace stalloc;
 
-constexpr Bytes kSlotBytes = 100 * kAlignment;
+constexpr Bytes kSlotBytes = 4096 * kAlignment;  // more than what goes upstream where nothing foretells it
 constexpr std::int64_t kNumLive = 64;  // blocks alive at once
 constexpr std::int64_t kBatch = 512;
 constexpr StreamHandle kStream = 1;
@@ -262,7 +262,7 @@ void measure_steady(Bench& bench, Upstream& upstream, std::int64_t num_slots) {
   }
   engine.end_step();
   if (bench.wants("gaps_small"))
-    bench.print("gaps_small", run_step(engine, program, std::min<std::int64_t>(num_slots, 20 * kBatch), 100 * kAlignment));
+    bench.print("gaps_small", run_step(engine, program, std::min<std::int64_t>(num_slots, 20 * kBatch), kSlotBytes));
 }
 
 // Requests of one size, so that whichever thread comes next finds the next slot.

@@ -7,7 +7,7 @@ one with the least time counts: what else runs on the machine only adds to it.
 
     slots          each request finds its slot
     recorded       the same while recording
-    gaps_small     no slot foretells the request, few blocks live
+    gaps_small     no slot foretells the request of 1 MiB or more (smaller ones go upstream), few blocks live
     gaps_large     a step of training in which every second request has no slot, thousands of blocks live: the mean of both
     gaps_recorded  the same while recording
     threads_N      N threads at once, each request finds a slot: what a pair takes one thread

@@ -99,12 +99,12 @@ import torch
 from stalloc_accel import Session, StallocConfig
 torch.manual_seed(0)
 torch.set_num_threads(1)
-model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 4096), torch.nn.Linear(4096, 64)])
 optimizer = torch.optim.AdamW(model.parameters())
 with Session(StallocConfig(backend="cpu", log_level="error", cache="off")) as session:
     session.attach(model)
     for step in range(8):
-        loss = model(torch.ones(32, 64) * step).square().mean()
+        loss = model(torch.ones(128, 64) * step).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -126,7 +126,7 @@ def test_a_write_through_a_dead_tensor_of_a_training_is_reported():
             import ctypes
             ctypes.memset(dead, 0, 8)
         dead = loss.grad_fn  # keeps nothing of the activations alive
-        dead = model[0](torch.ones(32, 64)).data_ptr()""")
+        dead = model[0](torch.ones(128, 64)).data_ptr()""")  # 2 MiB: less would not be the arena's
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,
                            env={**os.environ, "STALLOC_DEBUG": "1"})
     assert ended.returncode == -6, ended.stderr

@@ -51,7 +51,7 @@ def test_evaluations_and_saves_between_steps_keep_the_plan(tmp_path: Path) -> No
     launch = python(tmp_path, SCRIPT, "--callback", "--phases", "--steps", 20, STALLOC_BACKEND="cpu")
     assert launch.code == without.code == 0, launch.output
     assert launch.figures[0]["state"] == "active", launch.output
-    assert launch.figures[0]["hit_rate_planned"] >= 0.9, "the evaluation's own requests included, whose outputs are kept meanwhile"
+    assert launch.figures[0]["hit_rate_planned"] >= 0.85, "the evaluation's own requests included, whose outputs are kept meanwhile"
     assert losses(launch) == losses(without)
     for entry, same in zip(launch.printed["log_history"], without.printed["log_history"], strict=True):
         assert entry.get("eval_loss") == same.get("eval_loss")

@@ -30,6 +30,7 @@ std::int64_t NewBeginning::read(const Step& step, std::size_t count) noexcept {
   const auto length = static_cast<std::int64_t>(step.positions.size());
   std::int64_t next = 0;
   std::size_t num_tellers = 0;
+  std::size_t num_followers = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const Bytes requested = recent_[(next_ - count + i) % kRing];
     // The first one has the first position; of what follows so many may be left out in all.
@@ -40,12 +41,14 @@ std::int64_t NewBeginning::read(const Step& step, std::size_t count) noexcept {
     if (model.defines) {
       values_[static_cast<std::size_t>(model.variable)] = requested;
       ++num_tellers;
+    } else if (model.variable != kNoVariable) {
+      ++num_followers;
     }
     next = position + 1;
   }
   // One that tells a variable may be any request: the sizes of others must bear it out.
   const std::size_t borne_out = count - num_tellers;
-  const std::size_t least = count == kProof ? 2 * kProof / 3 : num_tellers == 0 ? 1 : 2;
+  const std::size_t least = count == kProof ? 2 * kProof / 3 : num_tellers == 0 || num_followers > 0 ? 1 : 2;
   return borne_out >= least ? next - 1 : kNoPosition;
 }
 

@@ -56,9 +56,11 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
 // goes upstream, where it costs little: in a slot's place it would drive out that slot's request, which would drive out
 // another. A large one takes any room. Where steps differ, many live longer than foretold, and one of them, however small,
 // can keep the largest request from its slot: these slots are spared altogether as long as there is other room.
+// What nothing foretells may live for ever too: where steps do not differ, a small one goes upstream at once.
 Arena::Place Engine::Impl::serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept {
   const Script* plan = script != nullptr && role < script->plan->num_roles ? script.get() : nullptr;
   const RoleIndex space = plan == nullptr ? role : plan->plan->space_of(role);
+  if (plan != nullptr && !is_foretold && !plan->varies && rounded < kSmallBytes) return {};
   Arena& arena = arenas[static_cast<std::size_t>(space)];
   Arena::Place place;
   if (plan != nullptr && plan->varies) place = take_idle(*plan, space, rounded, true);
@@ -88,6 +90,7 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
     if (!make_ready(lock, role)) return {};
   if (position == StepCursor::kNoPosition) {
     until = now + kUnforetoldLife;
+    is_foretold = false;
     *reason = Fallback::kUnmatched;
     return {};
   }
@@ -95,6 +98,7 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   const ServedSlot slot = script->served[static_cast<std::size_t>(begin[role] + position)];
   now = slot.birth;
   until = slot.death;
+  is_foretold = true;
   if (!slot.is_planned) {
     *reason = Fallback::kUnplanned;
     return {};

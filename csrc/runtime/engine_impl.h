@@ -156,6 +156,7 @@ struct Engine::Impl {
   // What the request at hand was foretold to need: from its slot, or a guess where it has none.
   Tick now = 0;
   Tick until = 0;
+  bool is_foretold = true;  // else `until` is a guess
   bool serve_gaps = true;
   std::deque<Awaiting> awaiting;
   bool debug = false;
