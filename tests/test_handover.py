@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from histories import MIB, History
@@ -453,6 +453,7 @@ def disturb(run, plan: dict, draw: random.Random) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 4), st.integers(0, 2), st.booleans())
+@example(4925, 2, 1, True)  # an extent goes back between a free and what the trace has as its end
 def test_random_programs_over_several_streams_are_served_safely_and_lose_no_memory(seed, num_streams, wrong_plan, is_disturbed):
     draw = random.Random(seed)
     program = RandomProgram(seed, num_streams)

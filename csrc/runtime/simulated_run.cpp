@@ -115,7 +115,8 @@ void SimulatedRun::request_free(const ReplayBlock& block, Placed& placed) {
     placed.ticket = upstream_.torch().request_free(placed.block);
     return;
   }
-  upstream_.streams().release(reinterpret_cast<std::uint64_t>(ptr), block.done, user);
+  // Without a recorded stream nothing is waited for, though the trace tells the end of the free one event later.
+  upstream_.streams().release(reinterpret_cast<std::uint64_t>(ptr), block.was_recorded() ? block.done : kNever, user);
   upstream_.streams().set_fence_horizon(block.done);
   engine_.deallocate(ptr);
   upstream_.streams().set_fence_horizon(kNever);
