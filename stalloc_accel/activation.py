@@ -28,6 +28,7 @@ class Activation:
         self._keep = keep
         self._resize: ResizeJob | None = None
         self._refine: ResizeJob | None = None
+        self._is_learning = False  # the recording goes on for the sake of the next run's plan
         self.served: Plan | None = None
         self.lasting: Plan | None = None
 
@@ -99,6 +100,7 @@ class Activation:
                 thread.join(plan_job.JOIN_TIMEOUT_S)
         self.keep_refined()
         self._keep_resized()
+        self.stop_learning()
         self._start_resizing()
         if self._resize is not None:
             self._resize.join(plan_job.JOIN_TIMEOUT_S)
@@ -134,6 +136,20 @@ class Activation:
         before, self.served = self.served, self._engine.plan()
         return int((self.served["arena_bytes"] - before["arena_bytes"]).clip(min=0).sum())
 
+    def learn_on(self) -> bool:
+        """Whether a run that is not served is to be recorded on: the next one shall begin with room for its longest batch."""
+        self._is_learning = self.served is None and self.lasting is not None and len(self.lasting["variable_bytes"]) > 0
+        return self._is_learning
+
+    def stop_learning(self) -> None:
+        """Ends that recording, which is full or that of a run that ends, and makes the plan that it tells of."""
+        if not self._is_learning:
+            return
+        self._is_learning = False
+        self._resize = ResizeJob(lasting=self.lasting, trace=self._engine.recorded(), deadline_s=self._session.planning_s())
+        self._resize.start()
+        self._engine.stop_recording()
+
     def _start_resizing(self) -> None:
         if self._resize is not None or self.lasting is None or self.served is None:
             return
@@ -149,5 +165,7 @@ class Activation:
         job, self._resize = self._resize, None
         if job.error is not None:
             raise job.error
+        if job.variable_bytes == self.lasting["variable_bytes"].tolist():
+            return
         self.lasting = job.lasting
         self._keep(self.lasting, {})

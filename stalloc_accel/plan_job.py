@@ -113,10 +113,9 @@ class PlanJob(threading.Thread):
             self._step_ended.wait()
         self.num_events = len(trace["event_size"])
         self.agreement = _core.agreement(self.current, self.plan_step(num_steps - 1), trace, num_steps - 1)
+        self._fit_longest(trace)
         if is_dynamic(self.current):
             self._rehearse(trace, num_steps)
-        else:
-            self._fit_longest(trace)
 
     def _fit_longest(self, trace: Mapping[str, Any]) -> None:
         """The step that came after planning, or one that was not planned from, may have had the longest batch."""
@@ -145,16 +144,23 @@ class ResizeJob(threading.Thread):
     When it has ended, either `error` is set, or `lasting` is the new plan.
     """
 
-    def __init__(self, *, lasting: Plan, variable_bytes: list[int], deadline_s: float) -> None:
+    def __init__(self, *, lasting: Plan, deadline_s: float, variable_bytes: list[int] | None = None,
+                 trace: Mapping[str, Any] | None = None) -> None:
+        """`variable_bytes`: what it is placed for; left out, the longest batches of `trace` (Engine.recorded()) tell."""
         super().__init__(name="stalloc-planner", daemon=True)
         self.lasting = lasting
         self.variable_bytes = variable_bytes
         self.error: Exception | None = None
+        self._trace = trace
         self._deadline_s = deadline_s
 
     def run(self) -> None:
         from stalloc_accel import _core
         try:
+            if self.variable_bytes is None:
+                self.variable_bytes = _core.needed_variables(self.lasting, self._trace)
+                if self.variable_bytes == self.lasting["variable_bytes"].tolist():
+                    return
             self.lasting = _core.resized(self.lasting, self.variable_bytes, self._deadline_s)
         except Exception as error:  # noqa: BLE001 - carried to the session, which decides
             self.error = error

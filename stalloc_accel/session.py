@@ -191,6 +191,8 @@ class Session:
             self._consider_activation()
         elif self.state is State.ACTIVE:
             self._watch()
+        elif self._engine.recording_overflowed():
+            self._activation.stop_learning()
 
     @_harmless
     def phase_may_begin(self) -> None:
@@ -464,7 +466,8 @@ class Session:
             self._job.cancel()
         if self._engine is not None:
             self._engine.deactivate()
-            self._engine.stop_recording()
+            if not self._activation.learn_on():
+                self._engine.stop_recording()
             self._engine.trim()
         self._announcer.passive(reason)
 

@@ -9,11 +9,13 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from programs import Request
-from routed_programs import RoutedModel, random_step, recorded
+from routed_programs import RoutedModel, random_step, recorded, routed_step, routes
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
 from stalloc_accel.rehearsal import rehearse
@@ -74,6 +76,19 @@ def test_a_plan_that_keeps_too_much_does_not_pay(seed):
     assert good.planned_bytes >= plan["arena_bytes"].sum()
     assert wasteful.planned_bytes >= 2 * plan["arena_bytes"].sum() > 0
     assert not wasteful.pays
+
+
+def test_a_run_that_is_not_served_leaves_a_plan_for_the_longest_of_its_batches(seed, tmp_path):
+    def trace_of(lengths: list[int]) -> Any:
+        draw = random.Random(seed)
+        return replay_trace(recorded([routed_step(routes(draw, MODEL, tokens), tokens, MODEL) for tokens in lengths], 8 << 30))
+    config = StallocConfig(cache_dir=str(tmp_path), log_level="error", dynamic="plan")
+    first = replay(trace_of([200, 250, 220, 300, 240, 260, 210, 300, 400, 250]), "stalloc", name="routed",
+                   config=dataclasses.replace(config, max_arena="1MiB"))
+    second = replay(trace_of([200, 250, 220]), "stalloc", name="routed", config=config)
+    assert (first.summary["state"], second.activated_at_step) == ("passive", 0)
+    batch = int(np.flatnonzero(second.plan["slot_defines"])[0])
+    assert second.plan["variable_bytes"][second.plan["slot_variable"][batch]] == 32 * 400
 
 
 def test_a_plan_for_the_run_under_way_is_also_rehearsed_for_batches_that_outgrow_it(seed):
