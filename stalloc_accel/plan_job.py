@@ -17,6 +17,9 @@ Plan = dict[str, Any]
 JOIN_TIMEOUT_S = 20.0
 """How long the end of a session waits for a planner: far beyond its deadline, so that only one that hangs is left."""
 
+DYNAMIC_STEPS = 5
+"""From which steps that differ are planned: what only one of them does is told from what all do."""
+
 _STEPS_FOR_TWO_KINDS = 4  # two of each
 
 
@@ -44,6 +47,7 @@ class PlanJob(threading.Thread):
     `current` (the plan for a run that is under way), `agreement` (the share of the extra step's requests that the plan
     foretells, in [0, 1]), `seconds` (of planning), `num_planned` (steps that the plan was made from). Of a plan with dynamic
     requests it also tells what it makes of the recorded steps: `rehearsal` of `current`, `lasting_rehearsal` of `lasting`.
+    Only `is_premature` is set where the steps differ and are too few for such a plan.
     """
 
     def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None,
@@ -65,6 +69,7 @@ class PlanJob(threading.Thread):
         self.seconds = 0.0
         self.num_events = 0
         self.num_planned = 0
+        self.is_premature = False
         self.rehearsal: Rehearsal | None = None
         self.lasting_rehearsal: Rehearsal | None = None
         self.error: Exception | None = None
@@ -94,6 +99,9 @@ class PlanJob(threading.Thread):
         began = time.perf_counter()
         if self.lasting is None:
             self.lasting = _core.build_plan(trace, True, self._deadline_s, shares_spaces=self._shares_spaces)
+        self.is_premature = self.num_planned < DYNAMIC_STEPS and not self._is_stored and is_dynamic(self.lasting)
+        if self.is_premature:
+            return
         # With streams apart: in a shared extent one block that lives on holds up the room of all when lengths grow.
         self.current = _core.without_prologue(self.lasting, self._deadline_s)
         self.seconds = time.perf_counter() - began

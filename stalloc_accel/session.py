@@ -37,7 +37,6 @@ BOUNDARY_KINDS = ("deepspeed", "trainer", "accelerate", "bare", "optimizer")
 _RECORDED_EVENTS = 1 << 22  # 24 bytes each, touched as they fill
 _MIN_AGREEMENT = 0.95  # of a recorded step with the plan
 _MIN_DYNAMIC_AGREEMENT = 0.6  # where the plan itself keeps room for what differs
-_DYNAMIC_STEPS = 5  # from which steps that differ are planned: what only one of them does is told from what all do
 _MIN_HIT_RATE = 0.9  # of the first repeating step with a plan from the store
 _MAX_ATTEMPTS = 4  # plans made before we give up
 _MAX_BAD_STEPS = 8  # in a row with less than half of the requests served from their slots
@@ -93,6 +92,7 @@ class Session:
         self._unproven = False  # a plan of the store that has not served a repeating step yet
         self._kind: str | None = None
         self._attempts = 0
+        self._least_steps = 0  # to be recorded for a plan
         self._bad_steps = 0
         self._wait_left_s = _PLANNER_WAIT_S
         self._step_seconds = 0.0
@@ -337,7 +337,7 @@ class Session:
     def _consider_planning(self) -> None:
         if self._engine.recording_overflowed():
             self._become_passive(f"a step makes more than {_RECORDED_EVENTS} allocations and frees")
-        elif self.num_steps >= self.config.skip_steps + max(self.config.profile_steps, 2):
+        elif self.num_steps >= max(self.config.skip_steps + max(self.config.profile_steps, 2), self._least_steps):
             if not awaits_more_steps(self._engine.recorded(), self.config.skip_steps):
                 self._start_job()
 
@@ -361,6 +361,10 @@ class Session:
     def _decide(self, job: PlanJob) -> None:
         if job.error is not None:
             self._become_passive(f"planning failed: {job.error}")
+        elif job.is_premature:
+            self._attempts -= 1
+            self._least_steps = plan_job.DYNAMIC_STEPS
+            self._retry(job)
         elif job.agreement < (_MIN_DYNAMIC_AGREEMENT if is_dynamic(job.current) else _MIN_AGREEMENT):
             self._retry(job)
         elif not is_dynamic(job.current):
@@ -371,10 +375,6 @@ class Session:
 
     def _decide_dynamic(self, job: PlanJob) -> None:
         """Steps that differ in the number of their requests: a plan is worth it where it did well in the recorded ones."""
-        if job.num_planned < _DYNAMIC_STEPS and not self.from_cache:
-            self._attempts -= 1
-            self._retry(job)
-            return
         if self._serves(job.lasting_rehearsal):
             self._keep_lasting(job)
         if self._serves(job.rehearsal):

@@ -8,16 +8,18 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from programs import Request
+from programs import Request, Runner
 from routed_programs import RoutedModel, random_step, recorded, routed_step, routes
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
+from stalloc_accel.plan_job import PlanJob
 from stalloc_accel.rehearsal import rehearse
 from stalloc_accel.replay import ReplayFigures, replay
 from stalloc_accel.trace import read_traces, replay_trace
@@ -76,6 +78,33 @@ def test_a_plan_that_keeps_too_much_does_not_pay(seed):
     assert good.planned_bytes >= plan["arena_bytes"].sum()
     assert wasteful.planned_bytes >= 2 * plan["arena_bytes"].sum() > 0
     assert not wasteful.pays
+
+
+def test_a_plan_of_steps_that_differ_waits_for_enough_of_them_and_is_rehearsed_only_then(seed):
+    draw = random.Random(seed)
+    host = _core.HostEngine(8 << 30)
+    host.engine.start_recording(1 << 18)
+    runner = Runner(host)
+
+    def plan_of_steps(num_steps: int) -> PlanJob:
+        for _ in range(num_steps):
+            runner.run(random_step(draw, MODEL))
+            host.engine.end_step()
+        job = PlanJob(host.engine, deadline_s=0.1, num_unsettled=1)
+        job.start()
+        while job.is_alive() and job.num_planned == 0:
+            time.sleep(0.01)
+        runner.run(random_step(draw, MODEL))  # to compare with
+        host.engine.end_step()
+        job.step_ended()
+        job.join()
+        assert job.error is None
+        return job
+
+    early = plan_of_steps(3)
+    assert early.is_premature and early.current is None and early.lasting_rehearsal is None
+    late = plan_of_steps(2)
+    assert not late.is_premature and late.rehearsal is not None and late.lasting_rehearsal is not None
 
 
 def test_a_run_that_is_not_served_leaves_a_plan_for_the_longest_of_its_batches(seed, tmp_path):
