@@ -74,9 +74,9 @@ class StallocConfig:
     dynamic: str = "auto"
     """Runs whose steps differ in the number of their allocations (a loop over experts): `auto` plans what repeats and
     serves the rest from what that leaves idle where this, rehearsed on the recorded steps, needs less memory than torch's
-    expandable segments, in this run and in the next one; `plan` does it in any case; `off` plans no such run, and
-    expandable segments hold its memory. A planned step of this kind takes longer: 8% on an H200 when it was last
-    measured."""
+    expandable segments; this run, which may meet longer batches, and the next one, which begins with room for the longest,
+    are rehearsed and decided apart. `plan` does it in any case; `off` plans no such run, and expandable segments hold its
+    memory. No served run of this kind has been timed on a GPU yet, where equal runs of it differ by 8%."""
 
     handover: str = "audited"
     """`audited` lets a stream reuse another one's memory, behind waits on the device, in hosts whose use of streams was
