@@ -310,6 +310,7 @@ class Session:
         flattens or partitions the model leaves its old memory behind, which is flushed only then."""
         if not self._is_early and self.num_steps == 0:
             self._engine.start_recording(_RECORDED_EVENTS)
+            self._memory.empty_cache()
 
     def _use_stored(self) -> None:
         """The plan of the model's key: whole where it begins here too, else what it has for a run that is under way."""
