@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 namespace stalloc {
 namespace {
@@ -21,45 +22,36 @@ class SpaceFollower {
   SpaceFollower(const Plan& plan, RoleIndex space) : plan_(plan), local_(plan.role_space.size(), 0) {
     for (std::size_t role = 0; role < plan.role_space.size(); ++role)
       if (plan.role_space[role] == space) local_[role] = num_roles_++;
-    num_pages_ = static_cast<std::size_t>(plan.arena_bytes[static_cast<std::size_t>(space)] / kHandoverPage) + 1;
-    waited_.assign(num_roles_, 0);
+    waited_.assign(static_cast<std::size_t>(num_roles_), 0);
+    bytes_ = plan.arena_bytes[static_cast<std::size_t>(space)] + kHandoverPage;
   }
 
-  bool is_too_large() const noexcept { return num_pages_ > kMaxCells / num_roles_; }
-  void make_room() { freed_.assign(num_pages_ * num_roles_, 0); }
+  bool is_too_large() const noexcept { return static_cast<std::size_t>(bytes_ / kHandoverPage) > kMaxCells / static_cast<std::size_t>(num_roles_); }
+  void make_room() { frees_ = std::make_unique<LastFrees>(bytes_, num_roles_); }
 
   void free(std::size_t slot) {
     slot_of_.push_back(slot);
     const auto number = static_cast<std::uint32_t>(slot_of_.size());  // of the free, from 1
-    std::uint32_t* pages = &freed_[local_role(slot) * num_pages_];
-    std::fill(pages + first_page(slot), pages + end_page(slot), number);
+    frees_->note(plan_.slots[slot].offset, plan_.slots[slot].size, local_role(slot), number);
   }
 
   void claim(std::size_t slot, std::vector<bool>& hands_over) {
-    const std::size_t own = local_role(slot);
-    std::uint32_t latest = 0;
-    for (std::size_t role = 0; role < num_roles_; ++role) {
-      if (role == own) continue;
-      const std::uint32_t* pages = &freed_[role * num_pages_];
-      latest = std::max(latest, *std::max_element(pages + first_page(slot), pages + end_page(slot)));
-    }
-    if (latest <= waited_[own]) return;
-    waited_[own] = latest;
+    const RoleIndex own = local_role(slot);
+    std::uint32_t& waited = waited_[static_cast<std::size_t>(own)];
+    const std::uint32_t latest = frees_->latest_foreign(plan_.slots[slot].offset, plan_.slots[slot].size, own, waited);
+    if (latest <= waited) return;
+    waited = latest;
     hands_over[slot_of_[latest - 1]] = true;
   }
 
  private:
-  std::size_t local_role(std::size_t slot) const { return local_[static_cast<std::size_t>(plan_.slots[slot].role)]; }
-  std::size_t first_page(std::size_t slot) const { return static_cast<std::size_t>(plan_.slots[slot].offset / kHandoverPage); }
-  std::size_t end_page(std::size_t slot) const {
-    return static_cast<std::size_t>((plan_.slots[slot].offset + plan_.slots[slot].size - 1) / kHandoverPage) + 1;
-  }
+  RoleIndex local_role(std::size_t slot) const { return local_[static_cast<std::size_t>(plan_.slots[slot].role)]; }
 
   const Plan& plan_;
-  std::vector<std::size_t> local_;  // by role: its number within the space
-  std::size_t num_roles_ = 0;
-  std::size_t num_pages_ = 0;
-  std::vector<std::uint32_t> freed_;   // by role and page: the number of the latest free
+  std::vector<RoleIndex> local_;  // by role: its number within the space
+  RoleIndex num_roles_ = 0;
+  Bytes bytes_ = 0;
+  std::unique_ptr<LastFrees> frees_;   // by local role
   std::vector<std::uint32_t> waited_;  // by role: the latest free that its stream has waited for
   std::vector<std::size_t> slot_of_;   // by number of the free
 };

@@ -3,12 +3,11 @@
 
 #include <vector>
 
+#include "core/last_frees.h"
 #include "core/plan.h"
 
 namespace stalloc {
 
-// Who used a shared space last is kept for each page of it.
-inline constexpr Bytes kHandoverPage = Bytes{64} << 10;
 // Smaller slots keep to a part of the space that belongs to their role alone: they would cost an event each and win nothing.
 inline constexpr Bytes kLeastHandover = Bytes{1} << 20;
 

@@ -4,6 +4,7 @@
 
 #include "core/block_map.h"
 #include "core/gap_finder.h"
+#include "core/last_frees.h"
 #include "core/plan_builder.h"
 #include "python/bindings.h"
 #include "python/engine_class.h"
@@ -76,6 +77,11 @@ void bind_block_map(py::module_& m) {
       .def("used_bytes", &BlockMap::used_bytes)
       .def("largest_free_bytes", &BlockMap::largest_free_bytes)
       .def("check_invariants", &BlockMap::check_invariants);
+  py::class_<LastFrees>(m, "LastFrees", py::module_local(), "Which role freed which part of a space last.")
+      .def(py::init<Bytes, RoleIndex>(), py::arg("size"), py::arg("num_roles"))
+      .def("note", &LastFrees::note, py::arg("offset"), py::arg("size"), py::arg("role"), py::arg("number"))
+      .def("latest_foreign", &LastFrees::latest_foreign, py::arg("offset"), py::arg("size"), py::arg("role"),
+           py::arg("known") = 0);
   py::class_<GapFinder>(m, "GapFinder", py::module_local(), "Finds room that a plan leaves idle.")
       .def(py::init([](const py::dict& plan) { return std::make_unique<GapFinder>(plan_from(plan)); }), py::arg("plan"))
       .def_readonly_static("MAX_LOOKS", &GapFinder::kMaxLooks)

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "core/block_map.h"
+#include "core/last_frees.h"
 #include "runtime/extent_table.h"
-#include "runtime/range_owners.h"
+#include "runtime/fence_rows.h"
 #include "runtime/stream_roles.h"
 
 namespace stalloc {
@@ -39,7 +40,7 @@ class Arena {
     BlockMap map;
     std::vector<Note> notes;  // by block index
     bool poisoned = false;    // debug mode: what is free in it holds DebugMemory::kPoison
-    std::unique_ptr<RangeOwners> owners;  // of a shared space; null: only `role` uses it
+    std::unique_ptr<LastFrees> owners;  // of a shared space, numbered by epochs; null: only `role` uses it
     bool held_back = false;  // may not go back to the upstream now
   };
 

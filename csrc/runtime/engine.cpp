@@ -198,7 +198,7 @@ void Engine::Impl::release(const Arena::Place& place) noexcept {
   if (place.extent->owners != nullptr) {
     // What poisons it comes now, after the free.
     const Epoch freed_at = place.note().freed && !debug ? place.note().freed_at : epoch;
-    place.extent->owners->note_free(place.extent->map.offset_of(place.block), place.size(), place.note().role, freed_at);
+    place.extent->owners->note(place.extent->map.offset_of(place.block), place.size(), place.note().role, freed_at);
     row_wanted |= place.note().hands_over;
   }
   place.note() = Arena::Note{};

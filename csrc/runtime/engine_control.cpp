@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/handover.h"
 #include "runtime/engine_impl.h"
 
 namespace stalloc {
@@ -255,7 +256,7 @@ std::unique_ptr<Arena::Extent> Engine::Impl::make_extent(const Plan& plan, RoleI
   constexpr std::size_t kSpareBlocks = 16384;  // for requests beside the plan
   size = extent_bytes_for(size);
   auto extent = std::make_unique<Arena::Extent>(role, 0, size, kSpareBlocks + 2 * plan.most_alive(role));
-  if (plan.is_shared(role)) extent->owners = std::make_unique<RangeOwners>(size, plan.num_roles);
+  if (plan.is_shared(role)) extent->owners = std::make_unique<LastFrees>(size, plan.num_roles);
   void* base = upstream.allocate(size, stream);
   if (base == nullptr) return nullptr;
   extent->base = reinterpret_cast<std::uint64_t>(base);
@@ -270,7 +271,7 @@ void Engine::Impl::adopt(std::unique_ptr<Arena::Extent> extent) noexcept {
   if (debug) debug_memory.extent_taken(*extent, roles.handle_of(extent->role));
   extents.push_back(extent.get());
   if (extent->owners != nullptr) {  // what the native pool gave was used on its stream before
-    extent->owners->note_free(0, extent->map.size(), extent->role, epoch);
+    extent->owners->note(0, extent->map.size(), extent->role, epoch);
     row_wanted = true;
   }
   stats.extent_bytes += extent->map.size();

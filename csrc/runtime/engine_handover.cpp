@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/handover.h"
 #include "runtime/engine_impl.h"
 
 namespace stalloc {
@@ -44,6 +45,9 @@ std::size_t Engine::Impl::known_streams(std::array<StreamHandle, kMaxFencedStrea
 
 // How many streams are known now. After a new one has appeared nothing counts that was waited for without it.
 std::size_t Engine::Impl::refresh_known_streams() noexcept {
+  if (counted_roles == roles.count() && counted_followed == num_followed) return num_known_streams;
+  counted_roles = roles.count();
+  counted_followed = num_followed;
   std::array<StreamHandle, kMaxFencedStreams> streams{};
   const std::size_t count = known_streams(streams);
   if (count != num_known_streams) waited.fill(0);
@@ -52,13 +56,13 @@ std::size_t Engine::Impl::refresh_known_streams() noexcept {
 
 // True when `place`, just taken, may be used on the role's stream: it was its own, or the stream waits for the others.
 bool Engine::Impl::settle(Lock& lock, const Arena::Place& place, RoleIndex role) noexcept {
-  const RangeOwners* owners = place.extent->owners.get();
+  const LastFrees* owners = place.extent->owners.get();
   if (owners == nullptr) return place.extent->role == role;
   if (!owners->knows(role)) return false;
-  const Epoch needed = owners->last_foreign(place.extent->map.offset_of(place.block), place.size(), role);
-  if (needed == 0) return true;
   const std::size_t num_streams = refresh_known_streams();
-  if (needed <= waited[static_cast<std::size_t>(role)]) return true;
+  const Epoch known = waited[static_cast<std::size_t>(role)];
+  const Epoch needed = owners->latest_foreign(place.extent->map.offset_of(place.block), place.size(), role, known);
+  if (needed == known) return true;
   if (!handover) return false;
   FenceRow* row = fence_rows.find(needed, num_streams);
   if (row == nullptr && place.size() >= kLeastLateRow) row = record_row(lock);
@@ -117,7 +121,7 @@ bool Engine::Impl::wait_for_uses(Lock& lock, const Arena::Place& place) noexcept
 // A block of another stream in a shared space: its bytes count as freed, at its free, by every stream that used it. Whoever
 // takes any of them waits for a row of that moment or later.
 bool Engine::Impl::leave_to_rows(Lock& lock, const Arena::Place& place) noexcept {
-  RangeOwners* owners = place.extent->owners.get();
+  LastFrees* owners = place.extent->owners.get();
   if (!handover || debug || owners == nullptr) return false;  // poison would be written before what it waits for
   const Arena::RoleSet uses = place.note().uses;
   for (std::size_t role = 0; role < uses.size(); ++role)
@@ -127,7 +131,7 @@ bool Engine::Impl::leave_to_rows(Lock& lock, const Arena::Place& place) noexcept
   if (count == 0) return false;
   const Bytes offset = place.extent->map.offset_of(place.block);
   for (std::size_t role = 0; role < uses.size(); ++role)
-    if (uses.test(role)) owners->note_free(offset, place.size(), static_cast<RoleIndex>(role), place.note().freed_at);
+    if (uses.test(role)) owners->note(offset, place.size(), static_cast<RoleIndex>(role), place.note().freed_at);
   place.note().fences = 0;
   stats.awaiting_bytes -= place.size();
   release(place);
@@ -197,7 +201,7 @@ Arena::Place Engine::Impl::settled(Lock& lock, const Arena::Place& place, RoleIn
 
 bool Engine::Impl::may_go_back(const Arena::Extent& extent) const noexcept {
   if (extent.owners == nullptr) return true;
-  const Epoch needed = extent.owners->last_foreign(0, extent.map.size(), extent.role);
+  const Epoch needed = extent.owners->latest_foreign(0, extent.map.size(), extent.role);
   return needed == 0 ||
          needed <= waited[static_cast<std::size_t>(extent.role)];
 }

@@ -167,7 +167,9 @@ struct Engine::Impl {
   Epoch epoch = 1;         // of the frees that happen now
   FenceRows fence_rows;
   std::array<Epoch, StreamRoles::kMaxRoles> waited{};  // by role: its stream has waited for the row of this epoch
-  std::size_t num_known_streams = 0;                   // when these waits were made
+  std::size_t num_known_streams = 0;                   // when these waits were made, and of which roles and followed ones
+  RoleIndex counted_roles = 0;
+  std::size_t counted_followed = 0;
   std::array<StreamHandle, kMaxFencedStreams> followed{};  // told by the host, whether or not they allocate
   std::size_t num_followed = 0;
   EngineStats stats;      // but for what `levels` holds

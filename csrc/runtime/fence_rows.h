@@ -4,11 +4,14 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 
-#include "runtime/range_owners.h"
 #include "runtime/upstream.h"
 
 namespace stalloc {
+
+// Counts the rows of a run. A free belongs to the current epoch; the row that ends an epoch covers it and all before.
+using Epoch = std::uint32_t;
 
 inline constexpr std::size_t kMaxFencedStreams = 24;  // with more, nothing is handed over
 
