@@ -83,6 +83,15 @@ def test_two_steps_of_one_length_by_chance_are_not_taken_for_all_alike(seed_of_s
     assert (plan["slot_kind"] == ROOM).any()
 
 
+def test_experts_that_all_get_their_share_every_time_are_not_taken_for_lengths(seed):
+    """Each step makes as many requests, and each expert's share would be a variable, planned at the largest it ever was."""
+    draw = random.Random(seed)
+    trace = recorded([routed_step(routes(draw, WIDE, tokens, 1.0), tokens, WIDE) for tokens in (300, 400, 320, 350, 280, 380, 300)], 8 << 30)
+    plan = _core.build_plan(trace, True)
+    assert (plan["slot_kind"] == ROOM).any()
+    assert plan["arena_bytes"].sum() <= 1.25 * peak_live_bytes(trace)
+
+
 def test_a_plan_of_routed_steps_is_little_larger_than_the_steps(seed):
     draw = random.Random(seed)
     trace = recorded([random_step(draw) for _ in range(6)])

@@ -253,13 +253,25 @@ void leave_out_few(Period& period) {
   period.varies = false;
 }
 
+// Of steps that are all of one length, routed or not: many variables with few followers each are experts that all get their
+// share every time, and not the lengths of as many micro-steps.
+bool follows_routing(const Period& period) {
+  constexpr std::size_t kRoutingShare = 3;
+  std::vector<std::size_t> followers(period.variable_bytes.size(), 0);
+  for (const PeriodBlock& block : period.blocks)
+    if (block.model.variable != kNoVariable) ++followers[static_cast<std::size_t>(block.model.variable)];
+  const std::size_t most = followers.empty() ? 0 : *std::max_element(followers.begin(), followers.end());
+  const auto num_routed = std::count_if(followers.begin(), followers.end(), [&](std::size_t count) { return count * kRoutingShare < most; });
+  return !are_few(static_cast<std::size_t>(num_routed), period);
+}
+
 Period fit_steps(const Lifetimes& lifetimes, RoleIndex num_roles) {
   const std::vector<std::int64_t> last = last_steps(lifetimes);
   const std::vector<TicksByRole> alike = steps_of_one_shape(lifetimes, num_roles);
   Period period = blank_period(lifetimes, lifetimes.num_steps - 2);
   if (alike.size() >= 2) {
     fit_same_shape(lifetimes, alike, period);
-    if (alike.size() >= last.size() || !is_routed(period)) return period;
+    if (!is_routed(period) || (alike.size() >= last.size() && !follows_routing(period))) return period;
   }
   Period varying = blank_period(lifetimes, most_typical_step(lifetimes, last, num_roles));
   varying.varies = fit_varying_steps(lifetimes, last, num_roles, varying);
