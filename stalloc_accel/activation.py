@@ -105,9 +105,12 @@ class Activation:
         if self._resize is not None:
             self._resize.join(plan_job.JOIN_TIMEOUT_S)
             self._keep_resized()
+        if self._refine is not None:  # of what was placed anew just now
+            self._refine.join(plan_job.JOIN_TIMEOUT_S)
+            self.keep_refined()
 
     def start_refining(self) -> None:
-        """This run's plan had to be ready at once. The next run's may take longer."""
+        """This run's plan had to be ready within a step. The next run's may take longer."""
         arena, bound = (int(self.lasting[name].sum()) for name in ("arena_bytes", "lower_bound_bytes"))
         if self._refine is None and arena > _GOOD_RATIO * bound:
             self._refine = ResizeJob(lasting=self.lasting, variable_bytes=self.lasting["variable_bytes"].tolist(),
@@ -118,8 +121,9 @@ class Activation:
         if self._refine is None or self._refine.is_alive():
             return
         job, self._refine = self._refine, None
-        is_same = job.variable_bytes == self.lasting["variable_bytes"].tolist()  # else it was resized meanwhile
-        if job.error is None and is_same and job.lasting["arena_bytes"].sum() < self.lasting["arena_bytes"].sum():
+        if job.variable_bytes != self.lasting["variable_bytes"].tolist():
+            self.start_refining()  # it was placed anew for longer batches meanwhile
+        elif job.error is None and job.lasting["arena_bytes"].sum() < self.lasting["arena_bytes"].sum():
             self.lasting = job.lasting
             self._keep(self.lasting, {})
 
@@ -169,3 +173,4 @@ class Activation:
             return
         self.lasting = job.lasting
         self._keep(self.lasting, {})
+        self.start_refining()
