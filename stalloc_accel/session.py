@@ -195,10 +195,13 @@ class Session:
             self._activation.stop_learning()
 
     @_harmless
-    def phase_may_begin(self) -> None:
-        """What follows may be an evaluation, a prediction or a save: it is one if phase_ended() is called before step()."""
+    def phase_may_begin(self, is_certain: bool = False) -> None:
+        """What follows may be an evaluation, a prediction or a save: it is one if phase_ended() is called before step().
+
+        `is_certain`: it is one, so that a batch larger than any step's does not let the plan grow.
+        """
         if self._engine is not None and not self._closed:
-            self._engine.begin_phase()
+            self._engine.begin_phase(is_certain)
 
     @_harmless
     def phase_ended(self) -> None:

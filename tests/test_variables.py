@@ -159,6 +159,21 @@ def test_a_step_that_is_well_under_way_is_served_as_it_is_and_the_next_one_begin
     assert host.engine.planned_variable_bytes() == [8 * 900] * 2
 
 
+def test_a_longer_batch_between_steps_lets_the_plan_grow_only_where_nobody_says_that_it_is_no_step():
+    for is_certain in (False, True):
+        run = Run()
+        run.step(600)
+        run.engine.begin_phase(is_certain)
+        batch = run.host.allocate(8 * 900)
+        layer = run.host.allocate(KIB * 900)
+        run.host.free(layer)
+        run.host.free(batch)
+        run.engine.end_phase()
+        assert run.engine.planned_variable_bytes() == [8 * (640 if is_certain else 900)]
+        assert run.step(900) == run.NUM_REQUESTS, "a step of that length is a reason to grow"
+        assert run.engine.planned_variable_bytes() == [8 * 900]
+
+
 def test_the_plan_does_not_grow_beyond_the_arena_limit():
     run = Run()
     run.engine.set_arena_limit(int(run.plan["arena_bytes"].sum()) + MIB)

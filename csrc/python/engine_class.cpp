@@ -53,7 +53,8 @@ void bind_engine_class(py::module_& m) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(m, "Engine", py::module_local(), "The allocator of one device; see csrc/runtime/engine.h.")
       .def("end_step", &Engine::end_step, Unlocked(), "Mark the boundary between two steps; steps ended so far.")
-      .def("begin_phase", &Engine::begin_phase, Unlocked(), "What follows is no part of the step, until end_phase().")
+      .def("begin_phase", &Engine::begin_phase, py::arg("is_certain") = false, Unlocked(),
+           "What follows is no part of the step, until end_phase(). Where that is certain, longer batches do not let the plan grow.")
       .def("end_phase", &Engine::end_phase, Unlocked(),
            "What was asked for since begin_phase(), or since the boundary, was no part of the step, which goes on.")
       .def("start_recording", &Engine::start_recording, py::arg("capacity_events"), Unlocked())

@@ -49,8 +49,9 @@ class Engine {
   // --- control: called at step boundaries, may allocate and throw Error ---
   std::int64_t end_step();  // the boundary between two steps; returns the number of steps ended so far
   // Between two steps a program may do what is no part of them. What it asks for between these two calls (from the step's
-  // boundary on, where the first is left out) is left out of the recording, and the step goes on where it was.
-  void begin_phase();
+  // boundary on, where the first is left out) is left out of the recording, and the step goes on where it was. Where it
+  // `is_certain` that this is no step, its batches do not let the plan grow.
+  void begin_phase(bool is_certain = false);
   void end_phase();
   void start_recording(std::size_t capacity_events);
   void stop_recording() noexcept;

@@ -54,13 +54,15 @@ std::int64_t Engine::end_step() {
   impl_->recorder.end_step();
   impl_->note_variables();
   ++impl_->plan_step;
+  impl_->is_between_steps = false;
   impl_->begin_table();
   if (!impl_->awaiting.empty()) impl_->poll_some(lock, impl_->awaiting.size());
   return ++impl_->stats.steps;
 }
 
-void Engine::begin_phase() {
+void Engine::begin_phase(bool is_certain) {
   const Impl::Lock lock(impl_->mutex);
+  impl_->is_between_steps |= is_certain;
   impl_->recorder.mark();
   if (impl_->script != nullptr) impl_->cursor_before_phase = impl_->cursor;
 }
@@ -68,6 +70,7 @@ void Engine::begin_phase() {
 void Engine::end_phase() {
   const Impl::Lock lock(impl_->mutex);
   impl_->recorder.forget_passing();
+  impl_->is_between_steps = false;
   if (impl_->script == nullptr) return;
   if (impl_->cursor_before_phase) impl_->cursor = *impl_->cursor_before_phase;
   else impl_->begin_table();

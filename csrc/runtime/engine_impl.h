@@ -147,6 +147,7 @@ struct Engine::Impl {
   StepCursor cursor;
   // Of this step. Given back by assignment, which keeps the storage that the cursor points into.
   std::optional<StepCursor> cursor_before_phase;
+  bool is_between_steps = false;  // what comes now is no step: told, not guessed
   std::vector<Bytes> variable_bytes;  // the largest value of each variable met since the plan was installed
   Bytes arena_limit = 0;
   bool has_outgrown = false;          // a finished step was longer than the plan

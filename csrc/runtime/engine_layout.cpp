@@ -15,7 +15,8 @@ constexpr Bytes kTakenShare = 128;  // of the arena: what is kept clear of slots
 }  // namespace
 
 bool Engine::Impl::wants_layout() const noexcept {
-  return (has_outgrown || cursor.has_outgrown()) && script != nullptr && plan_step >= layout_from_step && is_quiet();
+  if (!(has_outgrown || cursor.has_outgrown()) || script == nullptr) return false;
+  return !is_between_steps && plan_step >= layout_from_step && is_quiet();
 }
 
 // The first requests of a step that is longer than the plan: soon the slots will be placed anew, and an arena in which nothing

@@ -51,6 +51,8 @@ class StallocCallback(TrainerCallback):
             running = doors.session()
             if running is not None:
                 running.step("trainer")
+                if control.should_evaluate:  # decided by the callback that comes first
+                    running.phase_may_begin(is_certain=True)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._end_phase()
