@@ -99,7 +99,7 @@ Placement place_group(const Plan& plan, const std::vector<Slot*>& slots, std::ve
   return best;
 }
 
-// The small slots of one role of a shared space, placed among themselves in a strip of whole pages.
+// The small slots of one role, placed among themselves in a strip of whole pages.
 struct Strip {
   std::vector<Slot*> slots;
   Bytes range_bytes = 0;  // what it takes wherever it begins
@@ -114,13 +114,19 @@ Strip make_strip(const Plan& plan, std::vector<Slot*> slots, const PlannerOption
   return {std::move(slots), round_up(placement.peak_bytes, kHandoverPage) + kHandoverPage};
 }
 
-// Moves small slots out of `slots` into strips, one a role.
+bool has_rooms(const Plan& plan) {
+  return std::any_of(plan.slots.begin(), plan.slots.end(), [](const Slot& slot) { return slot.kind == SlotKind::kRoom; });
+}
+
+// Moves small slots out of `slots` into strips, one a role: where streams share the space, and where steps differ, since a
+// small request that is taken for another one and lives longer would keep a large one from its slot.
 std::vector<Strip> take_strips(Plan& plan, RoleIndex space, std::vector<Slot*>& slots, const PlannerOptions& options) {
   std::vector<Strip> strips;
-  if (!plan.is_shared(space)) return strips;
+  const bool is_shared = plan.is_shared(space);
+  if (!is_shared && !has_rooms(plan)) return strips;
   for (RoleIndex role = 0; role < plan.num_roles; ++role) {
     const auto small = std::stable_partition(slots.begin(), slots.end(), [&](const Slot* slot) {
-      return slot->role != role || slot->size >= kLeastHandover;
+      return slot->role != role || slot->size >= kLeastHandover || (!is_shared && slot->kind == SlotKind::kRoom);
     });
     if (small == slots.end()) continue;
     strips.push_back(make_strip(plan, {small, slots.end()}, options));
