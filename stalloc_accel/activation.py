@@ -105,9 +105,12 @@ class Activation:
         if self._resize is not None:
             self._resize.join(plan_job.JOIN_TIMEOUT_S)
             self._keep_resized()
-        if self._refine is not None:  # of what was placed anew just now
-            self._refine.join(plan_job.JOIN_TIMEOUT_S)
-            self.keep_refined()
+        # Of what was placed anew just now; one that was for shorter batches begins anew. A thread inside our C++ code when the
+        # interpreter goes away would end the process.
+        for _ in range(2):
+            if self._refine is not None:
+                self._refine.join(plan_job.JOIN_TIMEOUT_S)
+                self.keep_refined()
 
     def start_refining(self) -> None:
         """This run's plan had to be ready within a step. The next run's may take longer."""

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def test_a_run_that_is_not_served_leaves_a_plan_for_the_longest_of_its_batches(s
                    config=dataclasses.replace(config, max_arena="1MiB"))
     second = replay(trace_of([200, 250, 220]), "stalloc", name="routed", config=config)
     assert (first.summary["state"], second.activated_at_step) == ("passive", 0)
+    assert not [thread for thread in threading.enumerate() if thread.name == "stalloc-planner"]
     batch = int(np.flatnonzero(second.plan["slot_defines"])[0])
     assert second.plan["variable_bytes"][second.plan["slot_variable"][batch]] == 32 * 400
 
