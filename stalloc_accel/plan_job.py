@@ -40,6 +40,16 @@ def awaits_more_steps(trace: Mapping[str, Any], num_unsettled: int) -> bool:
     return len(settled) == 2 or settled[-1] == settled[-3]
 
 
+def longest_met(plan: Plan, trace: Mapping[str, Any]) -> list[int]:
+    """What the plan's variables must be for the longest batch of the trace; micro-steps, equal in the plan, share theirs."""
+    from stalloc_accel import _core
+    planned = plan["variable_bytes"].tolist()
+    longest: dict[int, int] = {}
+    for value, met in zip(planned, _core.met_variables(plan, trace), strict=True):
+        longest[value] = max(longest.get(value, value), met)
+    return [longest[value] for value in planned]
+
+
 class PlanJob(threading.Thread):
     """Plans the steps that the engine has recorded, then waits for one more and compares.
 
@@ -128,12 +138,11 @@ class PlanJob(threading.Thread):
     def _fit_longest(self, trace: Mapping[str, Any]) -> None:
         """The step that came after planning, or one that was not planned from, may have had the longest batch."""
         from stalloc_accel import _core
-        needed = _core.needed_variables(self.lasting, trace)
-        if needed == self.lasting["variable_bytes"].tolist():
-            return
-        self.current = _core.resized(self.current, needed, self._deadline_s)
-        if not self._is_stored:
-            self.lasting = _core.resized(self.lasting, needed, self._deadline_s)
+        longest = longest_met(self.lasting, trace)
+        if longest != self.current["variable_bytes"].tolist():
+            self.current = _core.resized(self.current, longest, self._deadline_s)
+        if not self._is_stored and longest != self.lasting["variable_bytes"].tolist():
+            self.lasting = _core.resized(self.lasting, longest, self._deadline_s)
 
     def _rehearse(self, trace: Mapping[str, Any], num_steps: int) -> None:
         """On all recorded steps, of which the last was not there when the plan was made.
@@ -166,7 +175,7 @@ class ResizeJob(threading.Thread):
         from stalloc_accel import _core
         try:
             if self.variable_bytes is None:
-                self.variable_bytes = _core.needed_variables(self.lasting, self._trace)
+                self.variable_bytes = longest_met(self.lasting, self._trace)
                 if self.variable_bytes == self.lasting["variable_bytes"].tolist():
                     return
             self.lasting = _core.resized(self.lasting, self.variable_bytes, self._deadline_s)

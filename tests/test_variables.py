@@ -127,36 +127,55 @@ def test_what_lives_in_the_arena_keeps_its_extent_when_a_longer_step_comes():
     run.host.free(kept)
 
 
+def _overlapping(allocate, free, first: int, second: int) -> None:
+    """Two micro-steps; what the first one made lives until the end of the second."""
+    live = []
+    for length, num_layers in ((first, 36), (second, 12)):
+        live.append(allocate(8 * length))
+        live += [allocate(KIB * length * (1 + layer % 3)) for layer in range(num_layers)]
+        free(allocate(16 * KIB * length))
+    for address in reversed(live):
+        free(address)
+
+
 def test_a_step_that_is_well_under_way_is_served_as_it_is_and_the_next_one_begins_with_new_places():
     recording = Recording()
     for first, second in ((500, 600), (600, 500), (550, 640), (640, 560)):
-        recording.micro_step(first)
-        live = [recording.allocate(MIB) for _ in range(100)]
-        recording.micro_step(second)
-        recording.free(*live)
+        _overlapping(recording.allocate, recording.free, first, second)
         recording.end_step()
-    plan = _core.build_plan(recording.trace(), False)
     host = _core.HostEngine(1 << 30)
-    host.engine.arm(plan, 0)
-
-    def step(first, second):
-        live = []
-        for length, extra in ((first, 100), (second, 0)):
-            batch = host.allocate(8 * length)
-            layers = [host.allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]
-            logits = host.allocate(64 * KIB * length)
-            for address in (logits, *reversed(layers), batch):
-                host.free(address)
-            live += [host.allocate(MIB) for _ in range(extra)]
-        for address in live:
-            host.free(address)
+    host.engine.arm(_core.build_plan(recording.trace(), False), 0)
+    for first, second, planned in ((600, 600, (640, 640)), (600, 900, (640, 640)), (600, 600, (640, 900))):
+        _overlapping(host.allocate, host.free, first, second)
+        assert host.engine.planned_variable_bytes() == [8 * length for length in planned]
         host.engine.end_step()
 
-    step(600, 600)
-    step(600, 900)  # live when the second micro-step tells its length: most of the arena
-    assert host.engine.planned_variable_bytes() == [8 * 640] * 2
-    step(600, 600)
-    assert host.engine.planned_variable_bytes() == [8 * 900] * 2
+
+def test_what_lives_on_while_batches_come_lies_in_an_extent_of_its_own():
+    """So that the room for a longer batch needs none beside the room for the shorter ones."""
+    def step(allocate, free, lengths):
+        gradients = []
+        for length in lengths:
+            layers = [allocate(8 * length), *[allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]]
+            gradients += [allocate(MIB + 512 * layer) for layer in range(48)]
+            for address in reversed(layers):
+                free(address)
+        for address in gradients:
+            free(address)
+
+    recording = Recording()
+    for lengths in ((500, 600), (600, 500), (550, 640), (640, 560)):
+        step(recording.allocate, recording.free, lengths)
+        recording.end_step()
+    host = _core.HostEngine(1 << 30)
+    host.engine.arm(_core.build_plan(recording.trace(), False), 0)
+    for lengths in ((600, 600), (640, 1800), (1000, 900)):
+        before = host.engine.stats()["slot_hits"]
+        step(host.allocate, host.free, lengths)
+        host.engine.end_step()
+        assert host.engine.stats()["slot_hits"] - before == 2 * (25 + 48)
+    longest = 8 * 1800 + KIB * 1800 * 48 + 2 * 48 * MIB
+    assert host.upstream_bytes() < longest + 8 * MIB
 
 
 def test_a_longer_batch_between_steps_lets_the_plan_grow_only_where_nobody_says_that_it_is_no_step():

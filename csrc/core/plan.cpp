@@ -130,9 +130,6 @@ std::vector<Bytes> Plan::tolerated_bytes() const {
 std::vector<Bytes> Plan::needed_variables(const std::vector<Bytes>& met, const std::vector<bool>& is_told) const {
   std::vector<Bytes> needed = variable_bytes;
   for (std::size_t i = 0; i < needed.size(); ++i) needed[i] = std::max(needed[i], met[i]);
-  for (std::size_t i = 0; i < needed.size(); ++i)
-    for (std::size_t other = 0; other < needed.size(); ++other)
-      if (variable_bytes[other] == variable_bytes[i]) needed[i] = std::max(needed[i], needed[other]);
   std::vector<std::size_t> num_followers(variable_bytes.size(), 0);
   for (const Slot& slot : slots)
     if (slot.model.variable != kNoVariable && !slot.model.defines) ++num_followers[static_cast<std::size_t>(slot.model.variable)];

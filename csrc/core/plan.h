@@ -80,8 +80,8 @@ struct Plan {
   // which matters once all that follows the variable would lack more than a small share of the arena.
   std::vector<Bytes> tolerated_bytes() const;
   // What the variables must be planned for where these values were met (0: none), of which `is_told` are this batch's own.
-  // Micro-steps share their largest value; what is led by a variable that grew, and is not told yet, is taken to have grown
-  // with it. Of batches to come nothing else is known.
+  // What is led by a variable that grew, and is not told yet, is taken to have grown with it. Of batches to come nothing else
+  // is known: another micro-step may never have such a long one.
   std::vector<Bytes> needed_variables(const std::vector<Bytes>& met, const std::vector<bool>& is_told) const;
 };
 

@@ -283,7 +283,7 @@ std::pair<std::int64_t, std::int64_t> follow(const Trace& trace, std::int64_t st
 
 }  // namespace
 
-std::vector<Bytes> needed_variables(const Plan& plan, const Trace& trace) {
+std::vector<Bytes> met_variables(const Plan& plan, const Trace& trace) {
   std::vector<Bytes> met(plan.variable_bytes.size(), 0);
   if (met.empty()) return met;
   std::vector<StepScript> scripts;
@@ -296,7 +296,11 @@ std::vector<Bytes> needed_variables(const Plan& plan, const Trace& trace) {
     for (std::size_t i = 0; i < met.size(); ++i)
       if (cursor.is_borne_out(i)) met[i] = std::max(met[i], cursor.trusted_value(i));
   }
-  return plan.needed_variables(met, std::vector<bool>(met.size(), false));
+  // What nothing bears out is led by another one, or no longer than it was planned for.
+  std::vector<Bytes> own = plan.needed_variables(met, std::vector<bool>(met.size(), false));
+  for (std::size_t i = 0; i < met.size(); ++i)
+    if (met[i] > 0) own[i] = met[i];
+  return own;
 }
 
 double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step) {

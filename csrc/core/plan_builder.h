@@ -22,9 +22,9 @@ Plan without_prologue(const Plan& plan, const PlannerOptions& options, bool shar
 Plan resized(const Plan& plan, const std::vector<Bytes>& variable_bytes, const PlannerOptions& options,
              const Standing& standing = {});
 
-// What the variables of the plan, made from this trace, must be planned for where the longest batch of all its steps is to
-// fit; at least what they are planned for.
-std::vector<Bytes> needed_variables(const Plan& plan, const Trace& trace);
+// What the variables of the plan, made from this trace, must be planned for where each batch of all its steps is to fit; those
+// that share a value in the plan, as micro-steps do, have their own ones.
+std::vector<Bytes> met_variables(const Plan& plan, const Trace& trace);
 
 // The share of the requests of step `step` of the trace that the plan's table `table` foretells, in [0, 1].
 double agreement(const Plan& plan, std::int32_t table, const Trace& trace, std::int64_t step);

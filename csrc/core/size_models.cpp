@@ -11,6 +11,8 @@ constexpr std::size_t kVariablesTried = 6;
 constexpr std::size_t kMostFollowed = 3;
 constexpr std::size_t kMinAffinePoints = 3;
 constexpr Bytes kFarApart = 4096 * kAlignment;
+constexpr Bytes kTelling = 64 * kAlignment;  // rounding changes a larger size by less than 2%
+constexpr std::size_t kMinFollowers = 3;     // of a batch, not of a by-product
 
 using Series = std::vector<Bytes>;  // one value a step
 
@@ -94,9 +96,16 @@ class Variables {
                             : values.size() < 2 || !fit_proportional(values, sizes, model))
       return false;
     if (fit == Fit::kProportionalToTheByte && !is_to_the_byte(*model, values, sizes)) return false;
+    if (fit == Fit::kProportional && is_of_another_micro_step(variable) && *std::min_element(sizes.begin(), sizes.end()) < kTelling) return false;
     ++num_followers_[variable];
     rank(variable);
     return true;
+  }
+
+  // After rounding a small size is soon in proportion to the batch of an earlier micro-step by chance.
+  bool is_of_another_micro_step(std::size_t variable) const {
+    return std::any_of(num_followers_.begin() + static_cast<std::ptrdiff_t>(variable) + 1, num_followers_.end(),
+                       [](std::size_t count) { return count >= kMinFollowers; });
   }
 
   // Through two points every line is exact, and through three that are near each other soon one is after rounding.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/handover.h"
+#include "core/residents.h"
 
 namespace stalloc {
 namespace {
@@ -135,23 +136,81 @@ std::vector<Strip> take_strips(Plan& plan, RoleIndex space, std::vector<Slot*>& 
   return strips;
 }
 
-void place_space(Plan& plan, RoleIndex space, const PlannerOptions& options, const Standing& standing) {
-  std::vector<Obstacle> fixed = walls_of(plan, space, standing);
-  std::vector<Slot*> slots;
-  for (Slot& slot : plan.slots) {
-    if (plan.space_of(slot.role) != space || slot.kind == SlotKind::kUnplanned) continue;
-    if (standing.keeps_persistent && slot.kind == SlotKind::kPersistent)
-      fixed.push_back({slot.birth, slot.death, slot.offset, slot.size});
-    else slots.push_back(&slot);
-  }
+void set_arena(Plan& plan, RoleIndex space, const Placement& placement) {
+  plan.arena_bytes[static_cast<std::size_t>(space)] = round_up(placement.peak_bytes, kAlignment);
+  plan.lower_bound_bytes[static_cast<std::size_t>(space)] = placement.lower_bound_bytes;
+}
+
+// `slots` anywhere around what is fixed.
+void place_mixed(Plan& plan, RoleIndex space, std::vector<Slot*> slots, const std::vector<Obstacle>& fixed,
+                 const PlannerOptions& options) {
   const std::vector<Strip> strips = take_strips(plan, space, slots, options);
   std::vector<Bytes> ranges;
   for (const Strip& strip : strips) ranges.push_back(strip.range_bytes);
   const Placement placement = place_group(plan, slots, ranges, fixed, options);
   for (std::size_t i = 0; i < strips.size(); ++i)
     for (Slot* slot : strips[i].slots) slot->offset += round_up(ranges[i], kHandoverPage);
-  plan.arena_bytes[static_cast<std::size_t>(space)] = round_up(placement.peak_bytes, kAlignment);
-  plan.lower_bound_bytes[static_cast<std::size_t>(space)] = placement.lower_bound_bytes;
+  set_arena(plan, space, placement);
+}
+
+void add_obstacle(const Plan& plan, const Slot& slot, std::vector<Obstacle>& obstacles) {
+  obstacles.push_back({slot.birth, std::min(slot.death, plan.window_end), slot.offset, slot.size});
+  if (slot.death > plan.window_end)
+    obstacles.push_back({plan.window_begin, plan.window_begin + (slot.death - plan.window_end), slot.offset, slot.size});
+}
+
+// Residents at the bottom, one upon the other, the rest above them or where they leave room for a time. False
+// where there is too little to be apart.
+bool place_apart(Plan& plan, RoleIndex space, std::vector<Slot*> slots, const std::vector<bool>& residents,
+                 const PlannerOptions& options) {
+  const auto is_resident = [&](const Slot* slot) { return residents[static_cast<std::size_t>(slot - plan.slots.data())]; };
+  const auto others = std::stable_partition(slots.begin(), slots.end(), is_resident);
+  std::vector<Obstacle> fixed;
+  Bytes end = 0;
+  for (auto at = slots.begin(); at != others; ++at) {
+    (*at)->offset = end;
+    end += (*at)->size;
+    add_obstacle(plan, **at, fixed);
+  }
+  if (others == slots.begin() || others == slots.end() || extent_end_above(end) < kLeastResidentBytes) return false;
+  fixed.push_back({0, plan.window_end, extent_end_above(end) - kAlignment, kAlignment});
+  std::vector<Bytes> no_ranges;
+  set_arena(plan, space, place_group(plan, {others, slots.end()}, no_ranges, fixed, options));
+  return true;
+}
+
+// Residents apart where that costs next to nothing. What is handed over from stream to stream is hard enough to place.
+void place_anew(Plan& plan, RoleIndex space, const std::vector<Slot*>& slots, const std::vector<bool>& residents,
+                const PlannerOptions& options) {
+  constexpr double kMostTimes = 1.002;
+  const auto index = static_cast<std::size_t>(space);
+  if (plan.is_shared(space) || !place_apart(plan, space, slots, residents, options)) {
+    place_mixed(plan, space, slots, {}, options);
+    return;
+  }
+  const Bytes apart_bytes = plan.arena_bytes[index];
+  std::vector<Bytes> apart;
+  for (const Slot* slot : slots) apart.push_back(slot->offset);
+  place_mixed(plan, space, slots, {}, options);
+  if (static_cast<double>(apart_bytes) > kMostTimes * static_cast<double>(plan.arena_bytes[index]) + static_cast<double>(kExtentGranule)) return;
+  plan.arena_bytes[index] = apart_bytes;
+  for (std::size_t i = 0; i < slots.size(); ++i) slots[i]->offset = apart[i];
+}
+
+void place_space(Plan& plan, RoleIndex space, const std::vector<bool>& residents, Bytes resident_extent,
+                 const PlannerOptions& options, const Standing& standing) {
+  std::vector<Obstacle> fixed = walls_of(plan, space, standing);
+  const bool keeps_residents = resident_extent > 0 && !fixed.empty() && fixed.front().offset == resident_extent - kAlignment;
+  std::vector<Slot*> slots;
+  for (std::size_t i = 0; i < plan.slots.size(); ++i) {
+    Slot& slot = plan.slots[i];
+    if (plan.space_of(slot.role) != space || slot.kind == SlotKind::kUnplanned) continue;
+    if ((standing.keeps_persistent && slot.kind == SlotKind::kPersistent) || (keeps_residents && residents[i]))
+      add_obstacle(plan, slot, fixed);
+    else slots.push_back(&slot);
+  }
+  if (fixed.empty()) place_anew(plan, space, slots, residents, options);
+  else place_mixed(plan, space, slots, fixed, options);
 }
 
 }  // namespace
@@ -163,6 +222,8 @@ void place_slots(Plan& plan, const PlannerOptions& options, const Standing& stan
   std::vector<Bytes> lower_bound_bytes = arena_bytes;
   std::swap(plan.arena_bytes, arena_bytes);
   std::swap(plan.lower_bound_bytes, lower_bound_bytes);
+  const std::vector<bool> residents = find_residents(plan);
+  const std::vector<Bytes> resident_ends = standing.extent_ends.empty() ? std::vector<Bytes>(static_cast<std::size_t>(plan.num_roles), 0) : standing.resident_extents;
   for (RoleIndex space = 0; space < plan.num_roles; ++space) {
     if (plan.space_of(space) != space) continue;
     const auto index = static_cast<std::size_t>(space);
@@ -170,7 +231,7 @@ void place_slots(Plan& plan, const PlannerOptions& options, const Standing& stan
       plan.arena_bytes[index] = arena_bytes[index];
       plan.lower_bound_bytes[index] = lower_bound_bytes[index];
     } else {
-      place_space(plan, space, aligned, standing);
+      place_space(plan, space, residents, resident_ends[index], aligned, standing);
     }
   }
 }

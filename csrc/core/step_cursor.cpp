@@ -92,7 +92,7 @@ void StepCursor::make_room(const StepScript& script) {
 }
 
 void StepCursor::begin(const StepScript* script, const StepScript* next) noexcept {
-  script_ = script;
+  script_ = layout_ = script;
   next_ = next;
   has_outgrown_ = false;
   any_ahead_ = false;
@@ -191,7 +191,13 @@ void StepCursor::confirm(RoleIndex role, std::int64_t position) noexcept {
 }
 
 void StepCursor::note_outgrown(std::size_t variable) noexcept {
-  has_outgrown_ |= trusted_value(variable) > script_->tolerated_bytes_[variable];
+  has_outgrown_ |= trusted_value(variable) > layout_->tolerated_bytes_[variable];
+}
+
+void StepCursor::adopt_layout(const StepScript& script) noexcept {
+  layout_ = &script;
+  has_outgrown_ = false;
+  for (std::size_t variable = 0; variable < values_.size(); ++variable) note_outgrown(variable);
 }
 
 // Where steps differ, another request may have been mistaken for the one that tells the value: enough others must have

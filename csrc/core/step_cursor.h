@@ -76,6 +76,8 @@ class StepCursor {
   }
   // A variable has in this step a larger value than the script's plan does for.
   bool has_outgrown() const noexcept { return has_outgrown_; }
+  // From now on the plan is that of `script`, which differs from the one begun with only in the values it does for.
+  void adopt_layout(const StepScript& script) noexcept;
 
  private:
   static constexpr std::size_t kConfirmed = 2;
@@ -104,6 +106,7 @@ class StepCursor {
   bool fits_at(std::size_t role, std::int64_t first, std::int32_t* variable, Bytes* value) const noexcept;
 
   const StepScript* script_ = nullptr;
+  const StepScript* layout_ = nullptr;  // of the plan that is served: script_, or one placed anew
   const StepScript* next_ = nullptr;
   std::vector<Track> tracks_;                     // by role
   bool any_ahead_ = false;

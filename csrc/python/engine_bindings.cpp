@@ -131,10 +131,10 @@ void bind_engine(py::module_& m) {
     return agreement(plan_from(plan), table, trace_from(trace), step);
   }, py::arg("plan"), py::arg("table"), py::arg("trace"), py::arg("step"),
      "The share of the step's requests that the plan's table foretells.");
-  m.def("needed_variables", [](const py::dict& plan, const py::dict& trace) {
-    return needed_variables(plan_from(plan), trace_from(trace));
+  m.def("met_variables", [](const py::dict& plan, const py::dict& trace) {
+    return met_variables(plan_from(plan), trace_from(trace));
   }, py::arg("plan"), py::arg("trace"),
-     "What the variables of the plan, made from this trace, must be planned for where the longest batch of its steps is to fit.");
+     "What the variables of the plan, made from this trace, must be planned for where each batch of its steps is to fit.");
   bind_engine_class(m);
   bind_block_map(m);
   py::class_<HostEngine>(m, "HostEngine", py::module_local(), "An engine over host memory with a byte limit.")

@@ -3,15 +3,14 @@
 #include <utility>
 
 #include "core/handover.h"
+#include "core/residents.h"
 #include "runtime/engine_impl.h"
 
 namespace stalloc {
 namespace {
 
-// What the native allocator rounds a large request to. An extent is longer than its share of the plan, so that a later plan,
-// whose slots may not lie across its end, finds all of that share usable.
-constexpr Bytes kExtentGranule = Bytes{2} << 20;
-
+// An extent is longer than its share of the plan, so that a later plan, whose slots may not lie across its end, finds all of
+// that share usable.
 Bytes extent_bytes_for(Bytes size) noexcept {
   return size < kExtentGranule ? size + kAlignment : round_up(size + kAlignment, kExtentGranule);
 }
@@ -41,6 +40,7 @@ Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::m
     served.push_back({slot.offset, slot.birth, slot.death, size_granules, slot.kind != SlotKind::kUnplanned,
                       hands_over[static_cast<std::size_t>(index)]});
   }
+  resident_extents = stalloc::resident_extents(*plan, find_residents(*plan));
   for (const Slot& slot : plan->slots) {
     if (slot.kind == SlotKind::kPersistent) persistent_bytes += slot.size;
     varies |= slot.kind == SlotKind::kRoom;
@@ -72,12 +72,17 @@ void Engine::end_phase() {
   impl_->recorder.forget_passing();
   impl_->is_between_steps = false;
   if (impl_->script == nullptr) return;
-  if (impl_->cursor_before_phase) impl_->cursor = *impl_->cursor_before_phase;
-  else impl_->begin_table();
+  if (!impl_->cursor_before_phase) {
+    impl_->begin_table();
+    return;
+  }
+  impl_->cursor = *impl_->cursor_before_phase;
+  impl_->cursor.adopt_layout(impl_->script->steps.front());  // the phase may have had a longer batch
 }
 
 void Engine::Impl::begin_table() noexcept {
   cursor_before_phase.reset();
+  num_layouts = 0;
   if (script != nullptr) {
     const auto step = [this](std::int64_t index) { return &script->steps[static_cast<std::size_t>(script->plan->table_of(index))]; };
     cursor.begin(step(plan_step), step(plan_step + 1));
@@ -233,23 +238,28 @@ void Engine::Impl::take_extent(Lock& lock, RoleIndex role) noexcept {
   const Script* asked_by = script.get();
   const Bytes present = arenas[index].planned_bytes();
   const Bytes missing = asked_by->plan->arena_bytes[index] - present;
+  const Bytes resident = present == 0 ? asked_by->resident_extents[index] : 0;
   const StreamHandle stream = roles.handle_of(role);
+  std::unique_ptr<Arena::Extent> below;  // of the residents, where they have one
   std::unique_ptr<Arena::Extent> extent;
   try {
     arenas[index].make_room();
     lock.unlock();
-    extent = make_extent(*asked_by->plan, role, missing, stream);
+    if (resident > 0) below = make_extent(*asked_by->plan, role, resident - kAlignment, stream);
+    if (resident == 0 || below != nullptr) extent = make_extent(*asked_by->plan, role, missing - resident, stream);
   } catch (const std::exception&) {
     // No host memory for the bookkeeping: the requests fall back, counted as no_extent.
   }
   if (!lock.owns_lock()) lock.lock();
-  if (extent == nullptr) return;
-  if (script.get() == asked_by && arenas[index].planned_bytes() == present) {
+  if (extent != nullptr && script.get() == asked_by && arenas[index].planned_bytes() == present) {
+    if (below != nullptr) adopt(std::move(below));
     adopt(std::move(extent));
     return;
   }
+  if (below == nullptr && extent == nullptr) return;
   lock.unlock();
-  give_back(std::move(extent));
+  if (below != nullptr) give_back(std::move(below));
+  if (extent != nullptr) give_back(std::move(extent));
   lock.lock();
 }
 

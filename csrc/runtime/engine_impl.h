@@ -53,6 +53,7 @@ struct Engine::Impl {
     mutable GapFinder gaps;
     Bytes persistent_bytes = 0;
     bool varies = false;            // steps differ in their requests
+    std::vector<Bytes> resident_extents;  // resident_extents() of the plan
     Bytes least_displacing = 0;     // a smaller request takes no bytes that slots will need: it would cost more than it is
     explicit Script(std::shared_ptr<const Plan> plan);
   };
@@ -152,6 +153,7 @@ struct Engine::Impl {
   Bytes arena_limit = 0;
   bool has_outgrown = false;          // a finished step was longer than the plan
   std::int64_t layout_from_step = 0;  // the step from which on slots may be placed anew (again)
+  int num_layouts = 0;                // in this step
   // The step from which on a missing plan extent may be asked for (again); one thread at a time.
   std::array<std::int64_t, StreamRoles::kMaxRoles> extent_from_step{};
   // What the request at hand was foretold to need: from its slot, or a guess where it has none.

@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kPlacementSeconds = 0.03;  // for a better placement than the first one found
 constexpr Bytes kTakenShare = 128;  // of the arena: what is kept clear of slots for blocks that live now
+constexpr int kMostLayouts = 4;             // in one step: each micro-step may have a longer batch
 
 }  // namespace
 
@@ -30,8 +31,22 @@ bool Engine::Impl::awaits_layout(RoleIndex role) const noexcept {
 // Blocks that live now stay where they are and would stand in the way of slots that are placed as if they were not: a
 // step that is well under way is served as it is, and the next one begins with the new places.
 bool Engine::Impl::is_quiet() const noexcept {
-  const Bytes live = levels[0].bytes + stats.awaiting_bytes - script->persistent_bytes;
-  return 2 * live <= script->plan->total_arena_bytes() - script->persistent_bytes;
+  Bytes live = levels[0].bytes + stats.awaiting_bytes;
+  Bytes total = script->plan->total_arena_bytes();
+  bool has_extents = false;  // of residents, which are left alone
+  for (std::size_t space = 0; space < script->resident_extents.size(); ++space) {
+    const Bytes end = script->resident_extents[space];
+    const auto& planned = arenas[space].planned();
+    if (end == 0 || planned.empty() || planned.front()->map.size() != end) continue;
+    has_extents = true;
+    live -= planned.front()->map.used_bytes();
+    total -= end;
+  }
+  if (!has_extents) {
+    live -= script->persistent_bytes;
+    total -= script->persistent_bytes;
+  }
+  return 2 * live <= total;
 }
 
 std::vector<Bytes> Engine::Impl::needed_variables() const {
@@ -71,7 +86,7 @@ std::vector<Obstacle> Engine::Impl::few_taken(const std::vector<Arena::Extent*>&
 }
 
 void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
-  layout_from_step = plan_step + 1;
+  layout_from_step = plan_step + 1;  // again in this step only where this one succeeds
   const Script* asked_by = script.get();
   std::unique_ptr<const Script> next;
   std::vector<std::vector<Arena::Extent*>> standing_extents;
@@ -81,6 +96,7 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
     const Plan& old = *asked_by->plan;
     const std::vector<Bytes> needed = needed_variables();
     standing.keeps_persistent = old.num_prologue > 0;
+    standing.resident_extents = asked_by->resident_extents;
     standing.keeps_space.assign(static_cast<std::size_t>(old.num_roles), true);
     for (const Slot& slot : old.slots) {
       if (slot.model.variable == kNoVariable) continue;
@@ -122,7 +138,9 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
   }
   engine.extent_bytes_.store(stats.extent_bytes, std::memory_order_relaxed);
   replace_script(std::move(next));
+  cursor.adopt_layout(script->steps.front());
   has_outgrown = false;
+  if (!script->varies && ++num_layouts < kMostLayouts) layout_from_step = plan_step;
   lock.unlock();
   for (auto& extent : idle) give_back(std::move(extent));
   lock.lock();
