@@ -98,6 +98,7 @@ class Session:
         self._step_seconds = 0.0
         self._step_began = time.perf_counter()
         self._is_early = False
+        self._awaits_host = False  # a plan was found that begins when the host is built
         self._is_audited = False
         self._closed = False
         self._has_failed = False  # an error of ours: told once, and no more is tried
@@ -133,7 +134,8 @@ class Session:
         self._open_store()
         if not self._arm_candidate():
             self._record_compactly()
-            self._announcer.recording(self.config.skip_steps, self.config.profile_steps)
+            if not self._awaits_host:
+                self._announce_recording()
 
     @_harmless
     def attach(self, model: Any, *field_maps: Mapping[str, Any]) -> None:
@@ -150,6 +152,8 @@ class Session:
         elif self.state is State.RECORDING and self._kept is not None:
             self._begin_after_host()
             self._use_stored()
+            if self._awaits_host and self.state is State.RECORDING:
+                self._announce_recording()
 
     @_harmless
     def vouch_for_streams(self, handles: Iterable[int] = ()) -> None:
@@ -294,7 +298,8 @@ class Session:
         if found is None or not self._may_serve(found[1].plan):
             return False
         key, stored = found
-        if not self._is_early and not self._kept.is_of_command(key):
+        self._awaits_host = not self._is_early and not self._kept.is_of_command(key)
+        if self._awaits_host:
             return False  # it begins when the host is built: _begin_after_host
         self._candidate_key = key
         self._arm(stored)
@@ -302,6 +307,9 @@ class Session:
 
     def _may_serve(self, plan: Plan) -> bool:
         return self._activation.fits(plan) and not (self.config.dynamic == "off" and is_dynamic(plan))
+
+    def _announce_recording(self) -> None:
+        self._announcer.recording(self.config.skip_steps, self.config.profile_steps)
 
     def _record_compactly(self) -> None:
         """What is born while we record stays where it is, beside the arena: expandable segments lose less around it."""

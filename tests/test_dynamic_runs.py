@@ -231,5 +231,5 @@ def test_a_model_with_a_loop_over_experts_learns_what_it_would_have_learnt(tmp_p
     assert first["losses"] == second["losses"] == without["losses"]
     assert (first["state"], second["state"], second["activated_at_step"]) == ("active", "active", 0)
     assert second["fallbacks"]["unplanned"] > 0  # what is routed
-    assert second["hit_rate"] > 0.4
-    assert second["hit_rate"] + second["gap_hits"] / second["requests"] > 0.9
+    assert second["hit_rate"] > 0.3  # all is small here: what is routed finds room between the slots of others
+    assert second["hit_rate"] + second["gap_hits"] / second["requests"] > 0.99
