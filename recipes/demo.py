@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from recipes.processes import use_own_builds
 from recipes.runner import RECIPES, Recipe, Run, run_recipe
 
 # 0.37B parameters in steps of 8 x 1024 tokens: minutes on one GPU.
@@ -27,6 +28,7 @@ _CUDA_ZERO = Recipe(
 
 def main() -> int:
     console = Console(width=max(Console().width, 110))
+    use_own_builds()
     on_cpu = not torch.cuda.is_available()
     recipes = [RECIPES["trainer"]]
     if importlib.util.find_spec("deepspeed") is None:

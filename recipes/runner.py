@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from recipes.processes import free_port, run_ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,17 +93,17 @@ def run_recipe(
     for path in [*folder.glob("losses-*"), *folder.glob("figures-*")]:
         path.unlink()
     # The files' names are arguments, so they stay the same: the command line is part of what finds a plan again.
-    command = [*_launcher(recipe.command), "--losses", str(folder / "losses-{rank}"), *arguments]
+    port = free_port()
+    command = [*_launcher(recipe.command, port), "--losses", str(folder / "losses-{rank}"), *arguments]
     began = time.monotonic()
-    done = subprocess.run(
+    done = run_ranks(
         command,
+        _environment(folder, is_disabled, on_cpu),
+        port,
+        timeout_s,
         cwd=ROOT,
-        env=_environment(folder, is_disabled, on_cpu),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
     )
     seconds = time.monotonic() - began
     if done.returncode != 0:
@@ -118,20 +119,14 @@ def run_recipe(
     )
 
 
-def _launcher(command: Sequence[str]) -> list[str]:
+def _launcher(command: Sequence[str], meeting: int) -> list[str]:
     """The program beside this interpreter, with a port of its own where ranks meet."""
     program, *rest = command
-    port = ["--master_port", _free_port()] if program == "deepspeed" else []
+    port = ["--master_port", str(meeting)] if program == "deepspeed" else []
     if program == "accelerate":
-        rest, port = rest[1:], ["launch", "--main_process_port", _free_port()]
+        rest, port = rest[1:], ["launch", "--main_process_port", str(meeting)]
     path = Path(sys.executable).parent / program
     return [str(path) if path.exists() else program, *port, *rest]
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def _environment(folder: Path, is_disabled: bool, on_cpu: bool) -> dict[str, str]:

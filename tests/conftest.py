@@ -10,12 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from recipes.processes import use_own_builds
+
 # Before any test module imports a host: the hub is never asked.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A developer's own settings must not reach the tests, nor the processes that they start.
 for _name in [name for name in os.environ if name.startswith("STALLOC_")]:
     del os.environ[_name]
+use_own_builds()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from recipes.processes import free_port, run_ranks
 
 SCRIPTS = Path(__file__).parent / "door_scripts"
 BIN = Path(sys.executable).parent
@@ -41,14 +42,17 @@ def run(folder: Path, *command: object, **environ: str) -> Launch:
     summaries.mkdir(exist_ok=True)
     for old in summaries.iterdir():
         old.unlink()
+    port = free_port()
+    words = [str(part) for part in command]
+    if words[0] == str(BIN / "deepspeed"):
+        words[1:1] = ["--master_port", str(port)]
     variables = {
         **os.environ, "STALLOC_SUMMARY_FILE": str(summaries / "{rank}.json"), "DS_ACCELERATOR": "cpu",
         "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), **environ,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environ,
     }
-    done = subprocess.run([str(part) for part in command], cwd=folder, env=variables, capture_output=True, text=True,
-                          timeout=240, check=False)
+    done = run_ranks(words, variables, port, 240, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     figures = {int(path.stem): json.loads(path.read_text()) for path in summaries.iterdir()}
     return Launch(done.returncode, done.stdout, done.stderr, figures)
 
@@ -60,9 +64,3 @@ def python(folder: Path, *arguments: object, **environ: str) -> Launch:
 def one_rank() -> dict[str, str]:
     """What a launcher tells its only rank; DeepSpeed asks for it."""
     return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launches import _free_port
+from recipes.processes import free_port
 
 PROGRAM = """
 import json, os, signal, sys, threading, time, torch
@@ -235,7 +235,7 @@ with Session(StallocConfig(backend="cpu", enabled=sys.argv[1] == "1", cache="off
 def test_a_rank_that_is_lost_ends_the_others_with_the_error_they_would_have_had():
     answers = []
     for enabled in ("0", "1"):
-        shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2",
+        shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
                   "OMP_NUM_THREADS": "1"}
         ranks = [subprocess.Popen([sys.executable, "-c", RANK, enabled], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                   text=True, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
