@@ -34,10 +34,8 @@ class Activation:
 
     def arm_stored(self, plan: Plan) -> None:
         """Serves a plan of the store from the first event on."""
-        self._engine.set_arena_limit(self._arena_limit() or 0)
-        self._engine.arm(plan, 0)
-        self.served = self.lasting = plan
-        self._memory.empty_cache()
+        self._serve(plan, 0)
+        self.lasting = plan
 
     def drop(self) -> None:
         self._engine.deactivate()
@@ -68,11 +66,14 @@ class Activation:
         """Serves the plan of a job that has ended."""
         # The arena is taken at the first request of the next step: by then what ended with this one is freed, and the
         # cache is flushed once more.
+        self._serve(job.current, job.plan_step(self._session.num_steps))
+
+    def _serve(self, plan: Plan, plan_step: int) -> None:
         self._memory.use_expandable_segments(False)  # the arena needs none, and what is shared with others is in it
         self._memory.empty_cache()
         self._engine.set_arena_limit(self._arena_limit() or 0)
-        self._engine.arm(job.current, job.plan_step(self._session.num_steps))
-        self.served = job.current
+        self._engine.arm(plan, plan_step)
+        self.served = plan
 
     def saving(self, plan: Plan) -> int | None:
         """Reserved now, less what would be reserved with an arena for `plan`; None where nothing is ever reserved.

@@ -76,8 +76,7 @@ class StallocConfig:
     serves the rest from what that leaves idle where this, rehearsed on the recorded steps, needs less memory than torch's
     expandable segments; this run, which may meet longer batches, and the next one, which begins with room for the longest,
     are rehearsed and decided apart. `plan` does it in any case; `off` plans no such run, and expandable segments hold its
-    memory. Served, such a run took
-    1.005 of its step time on an H200."""
+    memory. Served, such a run took 1.005 of its step time on an H200."""
 
     handover: str = "audited"
     """`audited` lets a stream reuse another one's memory, behind waits on the device, in hosts whose use of streams was

@@ -316,10 +316,14 @@ class Session:
         if self.config.expandable_segments == "auto":
             self._memory.use_expandable_segments(True)
 
+    @property
+    def _begins_with_host(self) -> bool:
+        return not self._is_early and self.num_steps == 0
+
     def _begin_after_host(self) -> None:
         """Where the model was there before us, the plan is of what comes once the host is built: a host that casts,
         flattens or partitions the model leaves its old memory behind, which is flushed only then."""
-        if not self._is_early and self.num_steps == 0:
+        if self._begins_with_host:
             self._engine.start_recording(_RECORDED_EVENTS)
             self._memory.empty_cache()
 
@@ -328,7 +332,7 @@ class Session:
         stored = self._kept.of_model(self.key)
         if stored is None or not self._may_serve(stored.plan):
             return
-        if not self._is_early and self.num_steps == 0 and self._kept.begins_as_this_run(stored):
+        if self._begins_with_host and self._kept.begins_as_this_run(stored):
             self._candidate_key = self.key
             self._arm(stored)
             return
@@ -336,7 +340,6 @@ class Session:
         self._start_job(lasting=stored.plan)
 
     def _arm(self, stored: Any) -> None:
-        self._memory.use_expandable_segments(False)  # the arena needs none
         self._activation.arm_stored(stored.plan)
         self.from_cache = self._unproven = True
         self.state = State.ACTIVE

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "core/new_beginning.h"
+
 namespace stalloc {
 namespace {
 
@@ -73,8 +75,6 @@ namespace {
 
 constexpr std::size_t kMinFollowers = 8;    // fewer are there by chance
 constexpr double kLeastFound = 0.5;         // of a variable's followers
-constexpr Bytes kLeastShare = 64;           // of the largest value met, as when the step is served
-constexpr Bytes kMostTimes = 4;
 
 using Counts = std::unordered_map<Bytes, std::size_t>;  // of requests, by size
 
@@ -135,8 +135,7 @@ void find_values_by_sizes(const Lifetimes& lifetimes, std::int64_t step, const P
       const Block& block = lifetimes.blocks[i];
       if (block.role != followers.role) continue;
       ++present[block.size()];
-      const Bytes most = period.variable_bytes[v];
-      if (block.requested <= kMostTimes * most && block.requested * kLeastShare >= most) candidates.insert(block.requested);
+      if (NewBeginning::may_tell(block.requested, period.variable_bytes[v])) candidates.insert(block.requested);
     }
     std::size_t most_found = values[v] > 0 ? num_found(followers, present, values[v]) : 0;
     for (const Bytes candidate : candidates) {
