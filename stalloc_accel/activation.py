@@ -75,15 +75,15 @@ class Activation:
         self._engine.arm(plan, plan_step)
         self.served = plan
 
-    def saving(self, plan: Plan) -> int | None:
-        """Reserved now, less what would be reserved with an arena for `plan`; None where nothing is ever reserved.
+    def saving(self, arena_bytes: int) -> int | None:
+        """Reserved now, less what would be reserved with such an arena; None where nothing is ever reserved.
 
         Looks at all segments and copies the recording.
         """
         reserved = self._memory.reserved_bytes()
         if reserved is None:
             return None
-        return reserved - self._memory.pinned_bytes(self._born_in_last_step()) - int(plan["arena_bytes"].sum())
+        return reserved - self._memory.pinned_bytes(self._born_in_last_step()) - arena_bytes
 
     def _born_in_last_step(self) -> frozenset[int]:
         """Addresses given out in the step that has just ended: gradients and outputs, which the next one frees."""

@@ -68,8 +68,10 @@ class StallocConfig:
     point. A plan that needs more is not used."""
 
     max_length: int | None = None
-    """Longest sequence the run can meet, in tokens. Accepted and checked, but not used yet: slots are laid out for the
-    longest batch met so far and anew where a longer one comes, and the next run starts with room for that."""
+    """Longest sequence the run can meet, in tokens: memory for it is taken when the plan is activated, and not step by step
+    as longer batches come. Needs a host that tells the number of samples in a batch (DeepSpeed, the Trainer, Accelerate) and
+    steps that do not differ in the number of their allocations. Not set: slots are laid out for the longest batch met so far and anew where a longer one comes, and the next run starts
+    with room for that."""
 
     dynamic: str = "auto"
     """Runs whose steps differ in the number of their allocations (a loop over experts): `auto` plans what repeats and

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stalloc_accel.errors import StallocError, describe
+from stalloc_accel.longest_batch import LongestBatch
 from stalloc_accel.rehearsal import Rehearsal, rehearse
 
 Plan = dict[str, Any]
@@ -57,19 +58,22 @@ class PlanJob(threading.Thread):
     `current` (the plan for a run that is under way), `agreement` (the share of the extra step's requests that the plan
     foretells, in [0, 1]), `seconds` (of planning), `num_planned` (steps that the plan was made from). Of a plan with dynamic
     requests it also tells what it makes of the recorded steps: `rehearsal` of `current`, `lasting_rehearsal` of `lasting`.
+    `needed_bytes` is the arena for `current` and the batches met; `current` itself has room for `longest_batch`.
     Only `is_premature` is set where the steps differ and are too few for such a plan.
     """
 
     def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None,
-                 shares_spaces: bool = False) -> None:
+                 shares_spaces: bool = False, longest_batch: LongestBatch | None = None) -> None:
         """`num_unsettled`: first steps that repeat nothing; none of them is compared.
         `lasting`: a plan out of the store, of which only the part for this run is to be made.
-        `shares_spaces`: streams may reuse each other's memory."""
+        `shares_spaces`: streams may reuse each other's memory.
+        `longest_batch`: what to make room for beside the batches met."""
         super().__init__(name="stalloc-planner", daemon=True)
         self._engine = engine
         self._deadline_s = deadline_s
         self._num_unsettled = num_unsettled
         self._shares_spaces = shares_spaces
+        self._longest_batch = longest_batch
         self._is_stored = lasting is not None
         self._step_ended = threading.Event()
         self._cancelled = False
@@ -79,6 +83,7 @@ class PlanJob(threading.Thread):
         self.seconds = 0.0
         self.num_events = 0
         self.num_planned = 0
+        self.needed_bytes = 0
         self.is_premature = False
         self.rehearsal: Rehearsal | None = None
         self.lasting_rehearsal: Rehearsal | None = None
@@ -137,8 +142,14 @@ class PlanJob(threading.Thread):
 
     def _fit_longest(self, trace: Mapping[str, Any]) -> None:
         """The step that came after planning, or one that was not planned from, may have had the longest batch."""
-        from stalloc_accel import _core
         longest = longest_met(self.lasting, trace)
+        self._fit(longest)
+        self.needed_bytes = int(self.current["arena_bytes"].sum())
+        if self._longest_batch is not None and not is_dynamic(self.current):
+            self._fit(self._longest_batch.variable_bytes(self.lasting, longest))
+
+    def _fit(self, longest: list[int]) -> None:
+        from stalloc_accel import _core
         if longest != self.current["variable_bytes"].tolist():
             self.current = _core.resized(self.current, longest, self._deadline_s)
         if not self._is_stored and longest != self.lasting["variable_bytes"].tolist():

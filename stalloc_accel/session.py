@@ -24,6 +24,7 @@ from stalloc_accel.config import StallocConfig
 from stalloc_accel.device import Device, take_device
 from stalloc_accel.errors import BuildError, ConfigError
 from stalloc_accel.figures import Figures
+from stalloc_accel.longest_batch import LongestBatch
 from stalloc_accel.memory import DeviceMemory
 from stalloc_accel.plan_job import Plan, PlanJob, awaits_more_steps, is_dynamic
 
@@ -145,7 +146,7 @@ class Session:
         from stalloc_accel import fingerprint
         fields = [fingerprint.model_fields(model)] if model is not None else []
         self.key = fingerprint.make_key(*fields, *field_maps, fingerprint.version_fields(self._memory.backend),
-                                        {"session.handover": self.hands_over})
+                                        {"session.handover": self.hands_over, "session.max_length": self.config.max_length})
         if self._candidate_key is not None:
             if self._candidate_key.digest != self.key.digest:
                 self._drop("the model or its configuration differs from that of the plan found for this command")
@@ -359,9 +360,15 @@ class Session:
     def _start_job(self, lasting: Plan | None = None) -> None:
         self._attempts += 1
         self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting,
-                            shares_spaces=self.hands_over)
+                            shares_spaces=self.hands_over, longest_batch=self._longest_batch())
         self._job.start()
         self.state = State.PLANNING
+
+    def _longest_batch(self) -> LongestBatch | None:
+        longest = LongestBatch.of_run(self.config.max_length, self.key.fields if self.key is not None else {})
+        if longest is None and self.config.max_length is not None:
+            self._announcer.warn_once(f"max_length={self.config.max_length} is not used: no host told the number of samples in a batch.")
+        return longest
 
     def _consider_activation(self) -> None:
         job = self._job
@@ -433,7 +440,7 @@ class Session:
             self._kept.keep(self.key, lasting, facts)
 
     def _activate(self, job: PlanJob) -> None:
-        saved = self._activation.saving(job.current)
+        saved = self._activation.saving(job.needed_bytes)
         refusal = self._activation.refusal(job.current, saved)
         if refusal:
             self._become_passive(refusal)

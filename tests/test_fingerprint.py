@@ -22,8 +22,9 @@ def runs(tmp_path_factory):
     results = []
     for seed in ("1", "2"):
         path = tmp_path_factory.mktemp("fields") / "fields.json"
-        subprocess.run([sys.executable, str(SCRIPT), str(path)], check=True, capture_output=True, timeout=300,
-                       env={**os.environ, "PYTHONHASHSEED": seed})
+        done = subprocess.run([sys.executable, str(SCRIPT), str(path)], capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "PYTHONHASHSEED": seed})
+        assert done.returncode == 0, done.stderr
         results.append(json.loads(path.read_text()))
     return results
 

@@ -46,6 +46,18 @@ def test_the_callback_counts_each_update_once_and_logs_figures(tmp_path: Path, w
     assert losses(off) == losses(without_us) and off.figures == {} and "stalloc_" not in off.stdout, off.output
 
 
+def test_max_length_makes_room_for_the_longest_batch_before_it_comes(tmp_path: Path) -> None:
+    lengths = ("--lengths", *(4, 7, 5, 6, 7, 4, 6, 5) * 4, 16)
+    launches = {name: python(tmp_path, SCRIPT, "--callback", "--steps", 24, *lengths, STALLOC_BACKEND="cpu", **settings)
+                for name, settings in {"as they come": {}, "at once": {"STALLOC_MAX_LENGTH": "16"}}.items()}
+    for launch in launches.values():
+        assert launch.code == 0 and launch.figures[0]["state"] == "active", launch.output
+        assert losses(launch) == losses(launches["as they come"])
+    assert "for longer batches" in launches["as they come"].stderr
+    assert "for longer batches" not in launches["at once"].stderr
+    assert launches["at once"].figures[0]["fallbacks"].get("too_long", 0) == 0, launches["at once"].figures
+
+
 def test_evaluations_and_saves_between_steps_keep_the_plan(tmp_path: Path) -> None:
     without = python(tmp_path, SCRIPT, "--phases", "--steps", 20)
     launch = python(tmp_path, SCRIPT, "--callback", "--phases", "--steps", 20, STALLOC_BACKEND="cpu")

@@ -131,6 +131,15 @@ void bind_engine(py::module_& m) {
     return agreement(plan_from(plan), table, trace_from(trace), step);
   }, py::arg("plan"), py::arg("table"), py::arg("trace"), py::arg("step"),
      "The share of the step's requests that the plan's table foretells.");
+  m.def("needed_variables", [](const py::dict& arrays, const std::vector<Bytes>& met) {
+    const Plan plan = plan_from(arrays);
+    if (met.size() != plan.variable_bytes.size())
+      throw Error("Finding variables failed: met=" + std::to_string(met.size()) + " values, must be one for each of the plan's " +
+                  std::to_string(plan.variable_bytes.size()) + " variables. Give as many.");
+    return plan.needed_variables(met, std::vector<bool>(met.size(), false));
+  }, py::arg("plan"), py::arg("met"),
+        "What each variable must be planned for where these values were met, in bytes: those led by one that grew grow with it. "
+        "Raises ValueError.");
   m.def("met_variables", [](const py::dict& plan, const py::dict& trace) {
     return met_variables(plan_from(plan), trace_from(trace));
   }, py::arg("plan"), py::arg("trace"),

@@ -115,6 +115,7 @@ def _config_fields(module: Any) -> Fields:
             value = read(lambda part=part, attribute=attribute: getattr(part, attribute))
             if isinstance(value, (str, bool)):
                 fields[f"model.{name}{attribute.lstrip('_')}"] = value
+    fields["model.hidden_size"] = read(lambda: int(config.get_text_config().hidden_size))
     device_map = getattr(module, "hf_device_map", None)
     if isinstance(device_map, dict):
         fields["model.device_map"] = digest_of(f"{name} {place}" for name, place in sorted(device_map.items()))

@@ -1,6 +1,7 @@
 """A Trainer script that has never heard of us, but for --callback."""
 
 import argparse
+import itertools
 import json
 import tempfile
 
@@ -14,11 +15,20 @@ parser.add_argument("--deepspeed", default=None)
 parser.add_argument("--deepspeed-dict", default=None)
 parser.add_argument("--callback", action="store_true")
 parser.add_argument("--phases", action="store_true", help="evaluate and save every few steps")
+parser.add_argument("--lengths", type=int, nargs="+", help="tokens in the first batches, and in all that follow the last one named")
 own = parser.parse_args()
 
 torch.manual_seed(0)
 tokens = [(batch[0].abs() * 10).long() % 64 for batch in make_batches(4 * own.steps)]
 data = [{"input_ids": row, "labels": row} for row in tokens]
+num_batches = itertools.count()
+
+
+def collate(rows):
+    length = own.lengths[min(next(num_batches), len(own.lengths) - 1)]
+    return {name: torch.stack([row[name][:length] for row in rows]) for name in rows[0]}
+
+
 phases = dict(save_strategy="no")
 if own.phases:
     phases = dict(eval_strategy="steps", eval_steps=4, per_device_eval_batch_size=3, save_strategy="steps", save_steps=6)
@@ -34,7 +44,8 @@ callbacks = None
 if own.callback:
     from stalloc_accel import StallocCallback
     callbacks = [StallocCallback()]
-trainer = Trainer(model=model, args=args, train_dataset=data, eval_dataset=data[:10], callbacks=callbacks)
+trainer = Trainer(model=model, args=args, train_dataset=data, eval_dataset=data[:10], callbacks=callbacks,
+                  data_collator=collate if own.lengths else None)
 trainer.train()
 if trainer.is_world_process_zero():
     print(json.dumps({"log_history": trainer.state.log_history,

@@ -1,0 +1,44 @@
+"""The longest batch that a program says it can meet, in the bytes by which a plan knows its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_BATCH_SIZES = ("deepspeed.train_micro_batch_size_per_gpu", "trainer.per_device_train_batch_size", "accelerate.batch_size")
+_TOKEN_ID_BYTES = 8
+_DTYPES = {"model.parameters.dtype.float32": 4, "model.parameters.dtype.bfloat16": 2, "model.parameters.dtype.float16": 2}
+
+
+@dataclass(frozen=True)
+class LongestBatch:
+    """`max_length` tokens in each of the `num_samples` samples of a micro-batch. `token_bytes`: of a token in what a step asks
+    for first: its id, or its embedding where the batch was moved to the device before the step began."""
+
+    max_length: int
+    num_samples: int
+    token_bytes: tuple[int, ...]
+
+    @classmethod
+    def of_run(cls, max_length: int | None, fields: Mapping[str, Any]) -> LongestBatch | None:
+        """`fields`: of the model and its hosts (the run's key). None where `max_length` is, or no host tells the batch's size."""
+        sizes = [fields[name] for name in _BATCH_SIZES if isinstance(fields.get(name), int)]
+        if max_length is None or not sizes:
+            return None
+        dtype = max(_DTYPES, key=lambda name: fields.get(name, 0))
+        embedding_bytes = (fields.get("model.hidden_size") or 0) * _DTYPES[dtype]
+        return cls(max_length, sizes[0], (_TOKEN_ID_BYTES, embedding_bytes) if embedding_bytes else (_TOKEN_ID_BYTES,))
+
+    def variable_bytes(self, plan: Mapping[str, Any], met: list[int]) -> list[int]:
+        """What the plan's variables must be for it, where these values were met; what counts no tokens grows with what does."""
+        from stalloc_accel import _core
+        return _core.needed_variables(plan, [max(value, self._at_most(value)) for value in met])
+
+    def _at_most(self, value: int) -> int:
+        """The value for the longest batch; 0 where it is no number of whole samples of up to max_length tokens."""
+        for token_bytes in self.token_bytes:
+            length, rest = divmod(value, token_bytes * self.num_samples)
+            if rest == 0 and 0 < length <= self.max_length:
+                return token_bytes * self.num_samples * self.max_length
+        return 0
