@@ -10,11 +10,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "core/slot_placement.h"
 #include "runtime/engine.h"
+#include "runtime/thread_timer.h"
 #include "runtime/upstream.h"
 
 // Every request for host memory in this program passes here: the C library's own is called by its other name.
@@ -194,22 +194,11 @@ Measurement run_step(Engine& engine, const Program& program, std::int64_t num_re
 
 // The time a pair takes one thread while all of them make pairs at once.
 double run_threads(Engine& engine, std::int64_t num_threads, std::int64_t num_pairs) {
-  std::atomic<std::int64_t> num_ready{0};
-  std::atomic<bool> go{false};
-  std::vector<std::thread> threads;
-  for (std::int64_t t = 0; t < num_threads; ++t)
-    threads.emplace_back([&] {
-      num_ready.fetch_add(1);
-      while (!go.load()) std::this_thread::yield();
-      for (std::int64_t i = 0; i < num_pairs; ++i)
-        if (void* block = engine.try_allocate(kAlignment, kStream)) engine.deallocate(block);
-    });
-  while (num_ready.load() < num_threads) std::this_thread::yield();
-  const auto begin = std::chrono::steady_clock::now();
-  go.store(true);
-  for (std::thread& thread : threads) thread.join();
-  const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - begin;
-  return elapsed.count() / static_cast<double>(num_pairs);
+  const auto make_pairs = [&] {
+    for (std::int64_t i = 0; i < num_pairs; ++i)
+      if (void* block = engine.try_allocate(kAlignment, kStream)) engine.deallocate(block);
+  };
+  return concurrent_ns(num_threads, [] {}, make_pairs) / static_cast<double>(num_pairs);
 }
 
 class Bench {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,3 +93,24 @@ def peak_live_bytes(trace: dict) -> int:
 def empty_trace() -> dict:
     return {"event_address": np.zeros(0, np.uint64), "event_size": np.zeros(0, np.int64),
             "event_role": np.zeros(0, np.int32), "step_begin": np.zeros(1, np.int64), "num_roles": 1}
+
+
+def allocate_from_threads(host, sizes: tuple[int, ...], num_streams: int, meanwhile: Callable[[], None], times: int) -> None:
+    """Four threads allocate and free at random and free all in the end, while this one calls `meanwhile` so many times."""
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        live = []
+        for _ in range(3000):
+            if live and draw.random() < 0.5:
+                host.free(live.pop(draw.randrange(len(live))))
+            else:
+                live.append(host.allocate(draw.choice(sizes), draw.randrange(num_streams)))
+        for address in live:
+            host.free(address)
+
+    with ThreadPoolExecutor(4) as pool:
+        threads = [pool.submit(work, seed) for seed in range(4)]
+        for _ in range(times):
+            meanwhile()
+        for thread in threads:
+            thread.result()

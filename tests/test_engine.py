@@ -1,13 +1,12 @@
 """The engine over host memory: recording, serving from a plan, falling back, giving back."""
 
 import random
-import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs import Free, Request, Runner, construction, peak_live_bytes, served_share, training_step
+from programs import Free, Request, Runner, allocate_from_threads, construction, peak_live_bytes, served_share, training_step
 from stalloc_accel import _core
 
 LIMIT = 1 << 30
@@ -263,33 +262,14 @@ def test_threads_may_allocate_free_and_change_plans_at_once():
     plan = _core.build_plan(recorded_run(training_step(14)), True)
     host = _core.HostEngine(LIMIT)
     host.engine.arm(plan, 0)
-    errors = []
 
-    def work(seed):
-        draw = random.Random(seed)
-        try:
-            live = []
-            for _ in range(3000):
-                if live and draw.random() < 0.5:
-                    host.free(live.pop(draw.randrange(len(live))))
-                else:
-                    live.append(host.allocate(draw.choice((512, 4096, 140_000, 1 << 20))))
-            for address in live:
-                host.free(address)
-        except Exception as error:  # noqa: BLE001
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(40):
+    def change_plans() -> None:
         host.engine.end_step()
         host.engine.deactivate()
         host.engine.trim()
         host.engine.arm(plan, 0)
-    for thread in threads:
-        thread.join()
-    assert not errors
+
+    allocate_from_threads(host, (512, 4096, 140_000, 1 << 20), 1, change_plans, 40)
     assert host.engine.stats()["served_bytes"] == 0
     assert host.engine.stats()["bad_frees"] == 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from histories import MIB, History
-from programs import Runner, training_step
+from programs import Runner, allocate_from_threads, training_step
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
 from stalloc_accel.replay import ReplaySession, replay
@@ -505,31 +504,12 @@ def test_threads_may_hand_memory_over_at_once():
     host.engine.stop_recording()
     host.engine.set_handover(True)
     host.engine.arm(plan, 0)
-    errors = []
 
-    def work(seed: int) -> None:
-        draw = random.Random(seed)
-        try:
-            live = []
-            for _ in range(2000):
-                if live and draw.random() < 0.5:
-                    host.free(live.pop(draw.randrange(len(live))))
-                else:
-                    live.append(host.allocate(draw.choice((512, 70_000, 1 << 20, 3 << 20)), draw.randrange(3)))
-            for address in live:
-                host.free(address)
-        except Exception as error:  # noqa: BLE001
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
+    def end_step() -> None:
         host.engine.end_step()
         host.engine.trim(True)
-    for thread in threads:
-        thread.join()
-    assert not errors
+
+    allocate_from_threads(host, (512, 70_000, 1 << 20, 3 << 20), 3, end_step, 30)
     stats = host.engine.stats()
     assert stats["served_bytes"] == 0 and stats["bad_frees"] == 0
     assert stats["handover_waits"] > 0

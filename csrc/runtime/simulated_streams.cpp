@@ -95,15 +95,9 @@ void SimulatedStreams::adopt(std::uint64_t address, Bytes size, StreamHandle str
 
 std::string SimulatedStreams::claim(std::uint64_t address, Bytes size, StreamHandle stream) {
   know(stream);
-  const std::uint64_t end = address + static_cast<std::uint64_t>(size);
-  auto it = isolate(address, end);
-  while (it != uses_.end() && it->first < end) {
-    std::string found = offence(it->first, it->second, stream);
-    if (!found.empty()) return found;
-    it = uses_.erase(it);
-  }
-  uses_.emplace_hint(it, address, Use{end, stream, true, 0, 0, stream});
-  return {};
+  std::string found = forget(address, size, stream);
+  if (found.empty()) uses_.emplace(address, Use{address + static_cast<std::uint64_t>(size), stream, true, 0, 0, stream});
+  return found;
 }
 
 void SimulatedStreams::release(std::uint64_t address, std::int64_t done, StreamHandle recorded) {

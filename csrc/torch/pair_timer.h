@@ -4,12 +4,12 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <thread>
 #include <vector>
+
+#include "runtime/thread_timer.h"
 
 namespace stalloc {
 
@@ -36,25 +36,14 @@ inline double median_pair_ns(c10::Allocator& allocator, std::size_t size_bytes, 
 inline double concurrent_pair_ns(c10::Allocator& allocator, std::size_t size_bytes, std::int64_t num_pairs,
                                  std::int64_t num_threads) {
   if (num_pairs <= 0 || num_threads <= 0) return 0;
-  std::atomic<std::int64_t> num_ready{0};
-  std::atomic<bool> go{false};
-  const auto make_pairs = [&] {
-    (void)allocator.allocate(size_bytes);  // what a thread does once is not measured
-    num_ready.fetch_add(1);
-    while (!go.load()) std::this_thread::yield();
-    for (std::int64_t i = 0; i < num_pairs; ++i) {
-      const c10::DataPtr block = allocator.allocate(size_bytes);
-      asm volatile("" : : "r"(block.get()) : "memory");
-    }
+  const auto make_pair = [&] {
+    const c10::DataPtr block = allocator.allocate(size_bytes);
+    asm volatile("" : : "r"(block.get()) : "memory");
   };
-  std::vector<std::thread> threads;
-  for (std::int64_t i = 0; i < num_threads; ++i) threads.emplace_back(make_pairs);
-  while (num_ready.load() < num_threads) std::this_thread::yield();
-  const auto begin = std::chrono::steady_clock::now();
-  go.store(true);
-  for (std::thread& thread : threads) thread.join();
-  const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - begin;
-  return elapsed.count() / static_cast<double>(num_pairs);
+  const auto make_pairs = [&] {
+    for (std::int64_t i = 0; i < num_pairs; ++i) make_pair();
+  };
+  return concurrent_ns(num_threads, make_pair, make_pairs) / static_cast<double>(num_pairs);
 }
 
 }  // namespace stalloc
