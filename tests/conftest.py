@@ -9,24 +9,33 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 
 from recipes.processes import use_own_builds
 
 # Before any test module imports a host: the hub is never asked.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes share the cores, and OpenMP's threads wait by spinning
 # A developer's own settings must not reach the tests, nor the processes that they start.
 for _name in [name for name in os.environ if name.startswith("STALLOC_")]:
     del os.environ[_name]
-use_own_builds()
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    use_own_builds()
+    os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(2**31)))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"stalloc seed: {_session_seed()} (TEST_SEED={_session_seed()} repeats this run)"
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process where there is a GPU: its tests measure memory that all processes share."""
+    return 0 if torch.cuda.is_available() else min(os.cpu_count() or 1, 4)
+
+
 def _session_seed() -> int:
-    return int(os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(2**31))))
+    return int(os.environ["TEST_SEED"])
 
 
 @pytest.fixture

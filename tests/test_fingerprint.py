@@ -61,7 +61,7 @@ def test_what_changes_no_allocation_keeps_the_key(runs, a, b):
     ("zero 2", "zero 2, batch 2", "deepspeed.train_micro_batch_size_per_gpu"),
     ("zero 2", "zero 2, accumulation 2", "deepspeed.gradient_accumulation_steps"),
     ("zero 2", "zero 2, small buckets", "deepspeed.zero.reduce_bucket_size"),
-    ("versions", "versions, deterministic", "flag.deterministic"), ("versions", "versions, one thread", "device.threads"),
+    ("versions", "versions, deterministic", "flag.deterministic"), ("versions", "versions, another thread", "device.threads"),
 ])
 def test_what_changes_allocations_changes_the_key_and_is_named(runs, a, b, named):
     a, b = make_key(runs[0][a]), make_key(runs[0][b])
