@@ -145,7 +145,8 @@ class Session:
             return
         from stalloc_accel import fingerprint
         fields = [fingerprint.model_fields(model)] if model is not None else []
-        self.key = fingerprint.make_key(*fields, *field_maps, fingerprint.version_fields(self._memory.backend),
+        self.key = fingerprint.make_key(*fields, fingerprint.rank_fields(), *field_maps,
+                                        fingerprint.version_fields(self._memory.backend),
                                         {"session.handover": self.hands_over, "session.max_length": self.config.max_length})
         if self._candidate_key is not None:
             if self._candidate_key.digest != self.key.digest:

@@ -62,7 +62,7 @@ def test_a_section_at_the_wrong_place_is_warned_about(command_lines: tuple) -> N
     assert "stalloc below fsdp_config is not read. Move it to the top level." in command_lines[1].stderr
 
 
-def test_a_launch_trains_with_a_plan_and_the_second_one_starts_with_it(tmp_path: Path) -> None:
+def test_a_launch_trains_with_a_plan_and_the_second_one_starts_with_it_if_the_model_is_the_same(tmp_path: Path) -> None:
     path = write_config(tmp_path)
     command = (BIN / "accelerate", "launch", "--config", path, LOOP, "--config", "mine")
     first = run(tmp_path, *command)
@@ -76,6 +76,10 @@ def test_a_launch_trains_with_a_plan_and_the_second_one_starts_with_it(tmp_path:
     without = run(tmp_path, *command, STALLOC_DISABLE="1")
     assert without.printed == {**first.printed, "has_token": False}
     assert without.figures == {} and "stalloc" not in without.stderr, without.output
+    other = run(tmp_path, *command, MODEL_WIDTH="96")  # nothing in the command tells of it
+    assert "differs from that of the plan found for this command. Profiling anew" in other.stderr, other.output
+    assert other.figures[0]["state"] == "active" and not other.figures[0]["from_cache"], other.output
+    assert other.printed["losses"] == run(tmp_path, *command, MODEL_WIDTH="96", STALLOC_DISABLE="1").printed["losses"]
 
 
 @pytest.mark.parametrize("spelling", [

@@ -50,8 +50,8 @@ with Session(StallocConfig(backend="cpu", enabled=kind != "without")) as session
 
 @pytest.fixture
 def run(tmp_path):
-    def run_kind(kind: str, *more: str) -> dict:
-        environment = {**os.environ, "STALLOC_CACHE_DIR": str(tmp_path / "plans")}
+    def run_kind(kind: str, *more: str, **environ: str) -> dict:
+        environment = {**os.environ, "STALLOC_CACHE_DIR": str(tmp_path / "plans"), **environ}
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM), kind, *more], env=environment,
                               capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
@@ -93,3 +93,9 @@ def test_the_second_run_starts_with_the_plan_of_the_first(run):
     assert (second["state"], second["from_cache"], second["activated_at_step"]) == ("active", True, 0)
     assert second["hit_rate"] >= 0.99
     assert first["losses"] == second["losses"] == run("without")["losses"]
+
+
+def test_the_plan_of_another_rank_is_not_looked_at(run):
+    ours, theirs = run("plain"), run("plain", RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
+    assert (theirs["state"], theirs["from_cache"]) == ("active", False) and "Profiling anew" not in theirs["log"]
+    assert ours["key"] != theirs["key"] and ours["losses"] == theirs["losses"]

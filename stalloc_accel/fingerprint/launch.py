@@ -110,10 +110,13 @@ def launch_key(config: StallocConfig, backend: str) -> Key:
     fields.update(_script_fields())
     for name, text in _mentioned_configs():
         fields[f"launch.file.{name}"] = text
-    fields["launch.rank"] = environment.rank()
-    fields["launch.world_size"] = environment.world_size()
     fields["launch.visible_devices"] = environment.num_visible_devices()
-    return make_key(fields, config_fields(config), _host_settings())
+    return make_key(fields, rank_fields(), config_fields(config), _host_settings())
+
+
+def rank_fields() -> Fields:
+    """This process among those of its launch: what ranks share out among them is not the same in each."""
+    return {"launch.rank": environment.rank(), "launch.world_size": environment.world_size()}
 
 
 def _printable(argument: str) -> str:

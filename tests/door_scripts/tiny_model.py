@@ -1,5 +1,7 @@
 """A model and batches small enough that a step takes milliseconds; same everywhere, so that losses can be compared."""
 
+import os
+
 import torch
 from torch import nn
 
@@ -8,7 +10,8 @@ NUM_FEATURES = 32
 
 def make_model() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(NUM_FEATURES, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
+    width = int(os.environ.get("MODEL_WIDTH", 64))
+    return nn.Sequential(nn.Linear(NUM_FEATURES, width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
 
 
 def make_batches(count: int) -> list[torch.Tensor]:
