@@ -22,6 +22,7 @@ struct PeakOutStyle {
   float edge_distance = 1000.0F;  // how far in time the floor and the ceiling are taken to be
   float noise = 0.0F;             // of all these scores
   std::uint64_t seed = 0;         // of the noise
+  Instant pivot = -1;             // walks start there instead of at the peak
   int num_retries = 0;            // at each instant where an item finds no gap
   double retry_share = 0;         // births given again in all, as a share of all births
 };
@@ -44,15 +45,16 @@ class PeakOut {
   Offsets place(Units capacity, const PeakOutStyle& style) const;
 
  private:
-  void stack_peak(Offsets& offsets, Units capacity, const PeakOutStyle& style) const;
-  std::vector<ItemIndex> stack_order(const PeakOutStyle& style) const;
-  // Items that are not alive at the peak and lie ahead of it, in order of birth.
-  std::vector<ItemIndex> ahead_of_peak(TimeDirection direction) const;
+  void stack(Offsets& offsets, const std::vector<ItemIndex>& movable, Units capacity) const;
+  std::vector<ItemIndex> alive_at(Instant pivot) const;
+  std::vector<ItemIndex> stack_order(const std::vector<ItemIndex>& alive, Instant pivot, const PeakOutStyle& style) const;
+  std::vector<ItemIndex> in_order_of_birth(TimeDirection direction) const;
+  // Those that are born after the pivot.
+  std::vector<ItemIndex> ahead_of(Instant pivot, TimeDirection direction) const;
 
   const Problem& problem_;
   Instant peak_ = 0;
-  std::vector<ItemIndex> at_peak_;
-  std::vector<ItemIndex> after_peak_, before_peak_;
+  std::vector<ItemIndex> by_birth_, by_death_;  // in both directions of time
 };
 
 }  // namespace stalloc

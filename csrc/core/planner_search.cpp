@@ -21,6 +21,7 @@ constexpr std::int64_t kFirstExactPlacements = 4000;
 constexpr int kExactAttemptsPerDoubling = 16;
 constexpr int kStylesPerAttempt = 4;
 constexpr int kPatiences[] = {60, 120, 240};
+constexpr std::size_t kMaxHardInstants = 4;
 constexpr int kNumRetries = 20;  // of a walk, at each tight instant
 constexpr double kRetryShare = 8;
 // The first answer looks at these capacities over the goal: nothing to spare, then a little.
@@ -92,6 +93,13 @@ void ComponentSearch::find_first_answer() {
 
 // The favourite, the favourite with noise, another way to stack, and anything.
 PeakOutStyle ComponentSearch::vary_style(int variant) {
+  if (variant == 0 && elite_left_out_ < std::numeric_limits<double>::infinity()) {
+    PeakOutStyle style = elite_;
+    style.fit_weight *= static_cast<float>(std::exp(random_.uniform() - 0.5));
+    style.edge_distance *= static_cast<float>(std::exp(random_.uniform() - 0.5));
+    if (random_.below(2) == 0) style.seed = random_.next();
+    return style;
+  }
   PeakOutStyle style = favourite_;
   style.fit_weight = static_cast<float>(std::exp(random_.uniform() * 5.0 - 2.5));
   style.edge_distance = static_cast<float>(std::exp(random_.uniform() * 10.0));
@@ -100,8 +108,29 @@ PeakOutStyle ComponentSearch::vary_style(int variant) {
   if (variant >= 2) {
     style.death_weight = static_cast<float>(random_.below(3)) / 2.0F;
     style.two_ended = random_.uniform() < 0.25;
+    style.pivot = choose_pivot();
   }
   return style;
+}
+
+// The peak, or where something had to be left out lately: what is stacked leaves nothing out.
+Instant ComponentSearch::choose_pivot() {
+  const std::size_t choice = random_.below(1 + hard_instants_.size());
+  return choice == 0 ? -1 : hard_instants_[choice - 1];
+}
+
+// The highest instant of the largest item left out.
+Instant ComponentSearch::find_hard_instant(const Offsets& partial) const {
+  const Problem& problem = component_.problem;
+  ItemIndex largest = -1;
+  for (ItemIndex i = 0; i < problem.num_movable; ++i) {
+    if (partial[static_cast<std::size_t>(i)] != kUnplaced) continue;
+    if (largest < 0 || problem.item(i).size > problem.item(largest).size) largest = i;
+  }
+  if (largest < 0) return -1;
+  const auto live = problem.live.begin();
+  const Item& item = problem.item(largest);
+  return static_cast<Instant>(std::max_element(live + item.lower, live + item.upper) - live);
 }
 
 // Two threads that share the component get attempts that take about as long.
@@ -150,6 +179,7 @@ AttemptResult ComponentSearch::carry_out(const Attempt& attempt, const Deadline&
   }
   Repair repair(component_.problem, *timeline_, std::move(partial), attempt.capacity, attempt.effort, attempt.seed);
   repair.run(deadline);
+  if (attempt.kind == AttemptKind::kNew) result.left_out = repair.unplaced_area();
   Offsets repaired = repair.offsets();
   place_rest(component_.problem, repaired);
   const Units peak = peak_of(component_.problem, repaired);
@@ -170,17 +200,27 @@ AttemptResult ComponentSearch::carry_out_exact(const Attempt& attempt, const Dea
 
 AttemptResult ComponentSearch::carry_out_new(const Attempt& attempt, Offsets& partial) const {
   AttemptResult result = place_with(attempt.styles, attempt.capacity, partial);
+  result.hard_instant = find_hard_instant(partial);
   if (result.peak <= attempt.capacity || !attempt.with_retries) return result;
   PeakOutStyle style = attempt.styles[static_cast<std::size_t>(result.best_style)];
   style.num_retries = kNumRetries;
   style.retry_share = kRetryShare;
   AttemptResult again = place_with({style}, attempt.capacity, partial);
+  if (again.peak > attempt.capacity) result.hard_instant = find_hard_instant(partial);
   if (again.peak < result.peak) result.offsets = std::move(again.offsets), result.peak = again.peak;
   return result;
 }
 
 void ComponentSearch::learn(const Attempt& attempt, AttemptResult result) {
   if (result.best_style >= 0) favourite_ = attempt.styles[static_cast<std::size_t>(result.best_style)];
+  if (result.best_style >= 0 && attempt.capacity == goal_ && result.left_out < elite_left_out_) {
+    elite_ = attempt.styles[static_cast<std::size_t>(result.best_style)];
+    elite_left_out_ = result.left_out;
+  }
+  if (result.hard_instant >= 0) {
+    if (hard_instants_.size() < kMaxHardInstants) hard_instants_.emplace_back();
+    hard_instants_[static_cast<std::size_t>(num_hard_instants_++) % kMaxHardInstants] = result.hard_instant;
+  }
   if (attempt.kind == AttemptKind::kRepair) repair_failed_ = result.peak > attempt.capacity;
   if (result.is_infeasible) {
     proved_bound_ = std::max(proved_bound_, attempt.capacity + 1);

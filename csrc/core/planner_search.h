@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ struct AttemptResult {
   Units peak = kNever;
   bool is_infeasible = false;  // proved for the capacity of the attempt
   int best_style = -1;  // into Attempt::styles
+  double left_out = 0;         // area that a new placement had no place for, in mean areas of an item
+  Instant hard_instant = -1;  // where a new placement had to leave something out
 };
 
 class ComponentSearch {
@@ -61,6 +64,8 @@ class ComponentSearch {
  private:
   AttemptResult place_with(const std::vector<PeakOutStyle>& styles, Units capacity, Offsets& partial) const;
   PeakOutStyle vary_style(int variant);
+  Instant choose_pivot();
+  Instant find_hard_instant(const Offsets& partial) const;
   AttemptKind next_kind();
   double next_share(AttemptKind kind);
   AttemptResult carry_out_exact(const Attempt& attempt, const Deadline& deadline) const;
@@ -76,9 +81,12 @@ class ComponentSearch {
   Units peak_ = kNever;
   const char* method_ = "";
   Random random_;
-  int num_attempts_ = 0, num_exact_attempts_ = 0, num_new_attempts_ = 0;
+  int num_attempts_ = 0, num_exact_attempts_ = 0, num_new_attempts_ = 0, num_hard_instants_ = 0;
   bool repair_failed_ = false;  // the last of the best placement
   PeakOutStyle favourite_;  // the last that was best of its attempt
+  PeakOutStyle elite_;      // the one that left least out at the goal
+  double elite_left_out_ = std::numeric_limits<double>::infinity();
+  std::vector<Instant> hard_instants_;  // of the last new placements, in a ring
 };
 
 }  // namespace stalloc
