@@ -15,6 +15,7 @@ constexpr Tick kChunks = 128;  // parts of a step; rooms begin and end with them
 constexpr Tick kMinChunk = 16;
 // A space that streams share has its small slots apart from the others, so rooms for them are small too, and the others large.
 constexpr Bytes kSmallRoom = kLeastHandover / 2;
+constexpr double kLargeShare = 16;  // of what is planned: no such request is mistaken for another one
 constexpr Bytes kMostParts = 64;  // that one level is cut into: a size that is misjudged makes no millions of rooms
 
 using Levels = std::vector<double>;  // bytes alive at each tick of the period
@@ -46,12 +47,29 @@ class LevelSum {
   std::vector<double> change_;
 };
 
+// For how long after its foretold free a dynamic request may stay: loops that make fewer passes shift what comes later.
+Tick dynamic_delay(const Period& period) noexcept { return std::max(period.num_ticks / kChunks, kMinChunk); }
+
+// The births of the largest planned requests.
+std::vector<Tick> find_landmarks(const Period& period) {
+  LevelSum sum(static_cast<std::size_t>(period.num_ticks));
+  for (const PeriodBlock& block : period.blocks)
+    if (block.planned) sum.add(block.birth, block.death, static_cast<double>(block.size));
+  const Levels levels = sum.levels();
+  const double large = *std::max_element(levels.begin(), levels.end()) / kLargeShare;
+  std::vector<Tick> landmarks;
+  for (const PeriodBlock& block : period.blocks)
+    if (block.planned && static_cast<double>(block.size) >= large) landmarks.push_back(block.birth);
+  return landmarks;
+}
+
 class RoomSizer {
  public:
   RoomSizer(const std::vector<StepSample>& samples, Period& period)
       : samples_(samples), period_(period), num_ticks_(static_cast<std::size_t>(period.num_ticks)) {
     find_scales();
     find_constants();
+    find_bounds();
     for (const StepSample& sample : samples_) values_.push_back(values_of(period_, sample));
   }
 
@@ -74,7 +92,7 @@ class RoomSizer {
     }
     for (std::size_t tick = 0; tick < num_ticks_; ++tick)
       most[tick] += (most[tick] - least[tick]) / static_cast<double>(samples_.size());
-    add_rooms(role, chunk_levels(most, small ? kSmallRoom / 8 : kLeastHandover), small ? kSmallRoom : std::numeric_limits<Bytes>::max());
+    add_rooms(role, part_levels(most, small ? kSmallRoom / 8 : kLeastHandover), small ? kSmallRoom : std::numeric_limits<Bytes>::max());
   }
 
   // The latest variable of the batch that was told before each tick.
@@ -123,14 +141,24 @@ class RoomSizer {
     return sum.levels();
   }
 
-  // The highest level of each chunk and the one before it, in multiples of `granule`.
-  std::vector<Bytes> chunk_levels(const Levels& levels, Bytes granule) const {
-    const auto chunk = static_cast<std::size_t>(dynamic_delay(period_));
+  // Where rooms may begin and end: parts of equal length, cut at the landmarks.
+  void find_bounds() {
+    for (Tick tick = 0; tick < period_.num_ticks; tick += dynamic_delay(period_)) bounds_.push_back(tick);
+    bounds_.insert(bounds_.end(), period_.landmarks.begin(), period_.landmarks.end());
+    bounds_.push_back(period_.num_ticks);
+    std::sort(bounds_.begin(), bounds_.end());
+    bounds_.erase(std::unique(bounds_.begin(), bounds_.end()), bounds_.end());
+  }
+
+  // The highest level of each part and of as long a time before it, in multiples of `granule`. What was alive before a
+  // landmark is known to the request, and counts no more.
+  std::vector<Bytes> part_levels(const Levels& levels, Bytes granule) const {
     std::vector<Bytes> highest;
-    for (std::size_t first = 0; first < num_ticks_; first += chunk) {
-      const auto begin = levels.begin() + static_cast<std::ptrdiff_t>(first - std::min(first, chunk));
-      const auto end = levels.begin() + static_cast<std::ptrdiff_t>(std::min(first + chunk, num_ticks_));
-      highest.push_back(round_up(static_cast<Bytes>(*std::max_element(begin, end)), granule));
+    for (std::size_t part = 0; part + 1 < bounds_.size(); ++part) {
+      const auto after = std::upper_bound(period_.landmarks.begin(), period_.landmarks.end(), bounds_[part]);
+      const Tick landmark = after == period_.landmarks.begin() ? 0 : after[-1];
+      const Tick begin = std::max(landmark, bounds_[part] - dynamic_delay(period_));
+      highest.push_back(round_up(static_cast<Bytes>(*std::max_element(levels.begin() + begin, levels.begin() + bounds_[part + 1])), granule));
     }
     return highest;
   }
@@ -143,27 +171,26 @@ class RoomSizer {
     };
     std::vector<Open> open;
     Bytes level = 0;
-    for (std::size_t chunk = 0; chunk <= levels.size(); ++chunk) {
-      const Bytes next = chunk < levels.size() ? levels[chunk] : 0;
+    for (std::size_t part_index = 0; part_index <= levels.size(); ++part_index) {
+      const Bytes next = part_index < levels.size() ? levels[part_index] : 0;
       while (level > next) {
         const Bytes closed = std::min(level - next, open.back().size);
         const Bytes part = std::max(most, round_up(closed / kMostParts, kAlignment));
-        for (Bytes left = closed; left > 0; left -= std::min(left, part)) add_room(role, open.back().since, chunk, std::min(left, part));
+        for (Bytes left = closed; left > 0; left -= std::min(left, part)) add_room(role, open.back().since, part_index, std::min(left, part));
         level -= closed;
         open.back().size -= closed;
         if (open.back().size == 0) open.pop_back();
       }
-      if (next > level) open.push_back({chunk, next - level});
+      if (next > level) open.push_back({part_index, next - level});
       level = next;
     }
   }
 
   void add_room(RoleIndex role, std::size_t since, std::size_t until, Bytes size) {
-    const auto chunk = static_cast<std::size_t>(dynamic_delay(period_));
     DynamicRoom room;
     room.role = role;
-    room.birth = static_cast<Tick>(since * chunk);
-    room.death = static_cast<Tick>(std::min(until * chunk, num_ticks_));
+    room.birth = bounds_[since];
+    room.death = bounds_[until];
     room.size = size;
     room.model.base = static_cast<double>(size);
     const std::int32_t scale = scales_[static_cast<std::size_t>(room.birth)];
@@ -175,6 +202,7 @@ class RoomSizer {
   const std::vector<StepSample>& samples_;
   Period& period_;
   const std::size_t num_ticks_;
+  std::vector<Tick> bounds_;                // of the parts of the period
   std::vector<std::int32_t> scales_;        // by tick
   std::unordered_set<Bytes> constants_;
   std::vector<std::vector<Bytes>> values_;  // by sample, by variable
@@ -192,10 +220,16 @@ std::vector<Bytes> values_of(const Period& period, const StepSample& sample) {
 
 void size_dynamic_rooms(const std::vector<StepSample>& samples, RoleIndex num_roles, Period& period) {
   period.rooms.clear();
+  period.landmarks = find_landmarks(period);
   RoomSizer sizer(samples, period);
   for (RoleIndex role = 0; role < num_roles; ++role) sizer.size_role(role);
 }
 
-Tick dynamic_delay(const Period& period) noexcept { return std::max(period.num_ticks / kChunks, kMinChunk); }
+Tick dynamic_end(const Period& period, Tick death) noexcept {
+  const Tick turn = death / period.num_ticks * period.num_ticks;
+  const auto landmark = std::lower_bound(period.landmarks.begin(), period.landmarks.end(), death - turn);
+  const Tick end = death + dynamic_delay(period);
+  return landmark == period.landmarks.end() ? end : std::min(end, turn + *landmark);
+}
 
 }  // namespace stalloc

@@ -27,7 +27,8 @@ std::vector<Bytes> values_of(const Period& period, const StepSample& sample);
 // request, so that what comes in another order or stays a little longer finds room too.
 void size_dynamic_rooms(const std::vector<StepSample>& samples, RoleIndex num_roles, Period& period);
 
-// For how long after its foretold free a dynamic request may stay: loops that make fewer passes shift what comes later.
-Tick dynamic_delay(const Period& period) noexcept;
+// Until when a dynamic request may stay that is foretold to be freed at `death`: loops that make fewer passes shift what comes
+// later, but not beyond the next landmark.
+Tick dynamic_end(const Period& period, Tick death) noexcept;
 
 }  // namespace stalloc

@@ -42,6 +42,7 @@ struct Period {
   int num_copies = 1;          // steps a turn of the plan's window: 2 when a block outlives its successor's birth
   std::vector<PeriodBlock> blocks;    // of one step, by birth
   std::vector<DynamicRoom> rooms;
+  std::vector<Tick> landmarks;  // ticks at which every step is known to be there, where steps differ
   std::vector<Bytes> variable_bytes;  // the largest value met of each variable
   bool varies = false;  // the steps differ in the number of their requests
 };

@@ -64,7 +64,7 @@ class SlotBuilder {
           slot.kind = SlotKind::kTemporary;
           slot.death = plan_.window_begin + timeline_.period_tick(copy, block.death);
         } else {
-          slot.death = block.dynamic ? plan_.window_begin + timeline_.period_tick(copy, block.death + dynamic_delay(period_))
+          slot.death = block.dynamic ? plan_.window_begin + timeline_.period_tick(copy, dynamic_end(period_, block.death))
                                      : slot.birth + timeline_.turn_ticks();
           if (block.size == kUnknownSize) slot.model.base = -1;
         }
