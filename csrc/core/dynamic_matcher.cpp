@@ -41,6 +41,7 @@ void DynamicMatcher::go_to(std::int64_t position) noexcept {
   num_states_ = 1;
   best_ = 0;
   num_lost_ = 0;
+  likely_ = 0;
   num_followed_ = 0;
 }
 
@@ -109,11 +110,14 @@ std::int64_t DynamicMatcher::choose() noexcept {
 
 // What comes first behind a loop that ended early, such as a layer's output, looks like an extra request until others have
 // followed. A large one is taken for the next of its size: to take it for one that soon ends costs most.
-std::int64_t DynamicMatcher::likely_position(Bytes size) const noexcept {
-  const std::int64_t from = states_[best_].cursor;
+std::int64_t DynamicMatcher::likely_position(Bytes size) noexcept {
+  const std::int64_t from = std::max(states_[best_].cursor, likely_);
   const std::int64_t end = std::min(script_->length(), from + kReachAhead);
-  for (std::int64_t at = from; at < end; ++at)
-    if (expected_[at] == size) return at;
+  for (std::int64_t at = from; at < end; ++at) {
+    if (expected_[at] != size) continue;
+    likely_ = at + 1;
+    return at;
+  }
   return kNoPosition;
 }
 

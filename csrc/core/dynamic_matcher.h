@@ -94,25 +94,29 @@ class DynamicMatcher {
     const bool is_foretold = foretells(states_[best_].cursor, size);
     num_next_ = 0;
     std::size_t state = 0;
-    std::int32_t score = kNone;  // of the best way to `at`
+    std::int32_t passing = kNone;  // of the best way to `at` that leaves out what comes before it
     for (std::int64_t at = states_[0].cursor;; ++at) {
+      std::int32_t score = passing;
+      std::int32_t leaving = passing;
       if (state < num_states_ && states_[state].cursor == at) {
         score = std::max(score, states_[state].score);
+        leaving = std::max(leaving, states_[state].score - kSomeLeftOut);
         add(at, states_[state].score - extra_cost(request), kNoPosition);
         ++state;
       }
       if (score < kTooBad || at >= script_->length()) {
         if (state == num_states_) break;
         at = states_[state].cursor - 1;
-        score = kNone;
+        passing = kNone;
         continue;
       }
       const std::int32_t gain = gain_at(at, request, may_be);
       if (gain != kNone) add(at + 1, score + gain, at);
-      score -= script_->is_dynamic(at) ? kDynamicLeftOut : kFirmLeftOut;
+      passing = leaving - (script_->is_dynamic(at) ? kDynamicLeftOut : kFirmLeftOut);
     }
     if (request.is_firm && !is_foretold) add_leaps(request);
     const std::int64_t position = choose();
+    if (position != kNoPosition) likely_ = 0;
     return position == kNoPosition && request.is_firm && size >= kLarge ? likely_position(size) : position;
   }
 
@@ -135,6 +139,7 @@ class DynamicMatcher {
   static constexpr std::int32_t kNone = -(1 << 20);
   static constexpr std::int32_t kTooBad = -48;
   static constexpr std::int32_t kExtra = 3;
+  static constexpr std::int32_t kSomeLeftOut = 3;  // requests in a row, whatever their number; and each:
   static constexpr std::int32_t kFirmLeftOut = 2;
   static constexpr std::int32_t kDynamicLeftOut = 1;
   static constexpr std::int32_t kLeap = 12;
@@ -145,8 +150,13 @@ class DynamicMatcher {
   static constexpr std::int64_t kInStep = 8;
   static constexpr Bytes kLarge = Bytes{1} << 20;
 
+  // A routed size of a few granules soon is that of some other request by chance.
   static std::int32_t missed_cost(const Request& request) noexcept {
-    return request.is_rare ? kRareMissed : request.is_firm ? kFirmMissed : 0;
+    if (!request.is_firm) return 0;
+    std::int32_t bits = 0;
+    const std::int32_t most = request.is_rare ? kRareMissed : kFirmMissed;
+    for (Bytes granules = request.size / kAlignment; granules > 1 && bits < most; granules /= 2) ++bits;
+    return bits;
   }
   static std::int32_t extra_cost(const Request& request) noexcept { return kExtra + missed_cost(request); }
   bool foretells(std::int64_t position, Bytes size) const noexcept {
@@ -169,7 +179,7 @@ class DynamicMatcher {
   void add_leaps(const Request& request) noexcept;
   void add_leap(std::int64_t position, std::int64_t distance) noexcept;
   std::int64_t choose() noexcept;
-  std::int64_t likely_position(Bytes size) const noexcept;
+  std::int64_t likely_position(Bytes size) noexcept;
 
   const DynamicSequence* script_ = nullptr;
   const Bytes* expected_ = nullptr;
@@ -181,6 +191,7 @@ class DynamicMatcher {
   std::size_t num_next_ = 0;
   std::size_t best_ = 0;
   std::size_t num_lost_ = 0;
+  std::int64_t likely_ = 0;  // behind the last likely position; requests in a row are not taken for one and the same
   std::int64_t num_followed_ = 0;  // requests in a row that the best state foretold
 };
 

@@ -129,8 +129,23 @@ std::int64_t StepCursor::match(RoleIndex role, Bytes requested) noexcept {
   else note_recent(index, requested);
   const std::int32_t variable = position < 0 ? kNoVariable : script_->defines_[index][static_cast<std::size_t>(position)];
   if (variable != kNoVariable) define(variable, requested);
-  else confirm(role, position);
+  else if (position == kNoPosition || !redefine(index, position, requested)) confirm(role, position);
   return position;
+}
+
+// Another expert was taken for the one whose share this pass repeats: the first of its requests tells the share anew, so that
+// the rest of the pass comes as foretold. False where it came as foretold, or where the variable sizes slots.
+bool StepCursor::redefine(std::size_t role, std::int64_t position, Bytes requested) noexcept {
+  const auto at = static_cast<std::size_t>(position);
+  const std::int32_t variable = script_->follows_[role][at];
+  if (variable == kNoVariable || script_->is_sizing_[static_cast<std::size_t>(variable)] || requested < kAlignment) return false;
+  const SizeModel& model = script_->positions_[role][at].model;
+  if (model.slope <= 0 || model.bytes_at(values_[static_cast<std::size_t>(variable)]) == round_up(requested, kAlignment)) return false;
+  const double value = (static_cast<double>(requested) - model.base) / model.slope;
+  const Bytes most = script_->variable_bytes_[static_cast<std::size_t>(variable)];
+  if (!(value >= 1) || value > static_cast<double>(most) * static_cast<double>(kDynamicTimes)) return false;
+  define(variable, std::llround(value));
+  return true;
 }
 
 std::int64_t StepCursor::match_fixed(std::size_t role, Bytes requested) noexcept {

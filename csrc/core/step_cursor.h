@@ -91,6 +91,7 @@ class StepCursor {
   };
 
   std::int64_t match_fixed(std::size_t role, Bytes requested) noexcept;
+  bool redefine(std::size_t role, std::int64_t position, Bytes requested) noexcept;
   std::int64_t match_in_order(std::size_t role, Bytes requested) noexcept;
   std::int64_t begin_anew(std::size_t role) noexcept;
   bool go_ahead(std::size_t role) noexcept;
