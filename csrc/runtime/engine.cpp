@@ -9,6 +9,7 @@ namespace stalloc {
 namespace {
 
 constexpr std::size_t kPollsPerAllocation = 2;
+constexpr std::size_t kTwinsTried = 32;
 constexpr std::size_t kPollsPerBusySlot = 8;  // each asks the driver: about a microsecond
 constexpr Tick kUnforetoldLife = 256;  // taken for how long a request that nothing foretells will live, in ticks
 
@@ -44,6 +45,8 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
     ++stats.fallbacks[static_cast<std::size_t>(reason)];
   }
   if (serve_gaps && role >= 0 && !(reason == Fallback::kTooLong && awaits_layout(role))) place = serve_gap(lock, role, rounded);
+  if (!place && reason == Fallback::kSlotBusy && script != nullptr && role < script->plan->num_roles)
+    place = settled(lock, take_twin(arenas[static_cast<std::size_t>(script->plan->space_of(role))], rounded), role);
   if (!place) return nullptr;
   if (script != nullptr) {
     ++stats.gap_hits;
@@ -95,7 +98,8 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
     return {};
   }
   const std::int64_t* const begin = cursor.is_ahead(role) ? next_table_begin : table_begin;
-  const ServedSlot slot = script->served[static_cast<std::size_t>(begin[role] + position)];
+  entry = static_cast<std::size_t>(begin[role] + position);
+  const ServedSlot slot = script->served[entry];
   now = slot.birth;
   until = slot.death;
   is_foretold = true;
@@ -110,6 +114,7 @@ Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fa
   }
   ++stats.planned_requests;
   Arena::Place place = take_slot(lock, arena, slot.offset, rounded, role);
+  if (!place && script.get() == plan && rounded < kSmallBytes) place = take_twin(arena, rounded);
   if (place) {
     if (!is_own(place, role)) place = settled(lock, place, role);
     if (place) place.note().hands_over = slot.hands_over;
@@ -132,6 +137,18 @@ bool Engine::Impl::make_ready(Lock& lock, RoleIndex role) noexcept {
     take_extent(lock, space);
   }
   return script != nullptr && role < script->plan->num_roles && script->plan->space_of(role) == space && plan_step == step;
+}
+
+// Of the slots to come that are like the one that is in use, the first that is free: the run makes a pass of a loop once more,
+// and may leave out a later one. A large request does so only where there is no other room, since the slot's bytes may be needed
+// before its own time.
+Arena::Place Engine::Impl::take_twin(Arena& arena, Bytes size) noexcept {
+  std::size_t twin = entry;
+  for (std::size_t tries = 0; tries < kTwinsTried && twin < script->twins.size() && script->twins[twin] != kNoTwin; ++tries) {
+    twin = static_cast<std::size_t>(script->twins[twin]);
+    if (const Arena::Place place = arena.take_slot(script->served[twin].offset, size)) return place;
+  }
+  return {};
 }
 
 // The slot's bytes, after a look at those who wait for a stream where they are in use.

@@ -4,6 +4,7 @@
 
 #include "core/handover.h"
 #include "core/residents.h"
+#include "core/twins.h"
 #include "runtime/engine_impl.h"
 
 namespace stalloc {
@@ -40,6 +41,7 @@ Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::m
     served.push_back({slot.offset, slot.birth, slot.death, size_granules, slot.kind != SlotKind::kUnplanned,
                       hands_over[static_cast<std::size_t>(index)]});
   }
+  twins = find_twins(*plan);
   resident_extents = stalloc::resident_extents(*plan, find_residents(*plan));
   for (const Slot& slot : plan->slots) {
     if (slot.kind == SlotKind::kPersistent) persistent_bytes += slot.size;

@@ -9,6 +9,7 @@
 #include "core/gap_finder.h"
 #include "core/planner.h"
 #include "core/step_cursor.h"
+#include "core/twins.h"
 #include "runtime/arena.h"
 #include "runtime/brief_mutex.h"
 #include "runtime/debug_memory.h"
@@ -50,6 +51,7 @@ struct Engine::Impl {
     std::shared_ptr<const Plan> plan;
     std::vector<StepScript> steps;  // by table
     std::vector<ServedSlot> served;  // as the plan's table_slots: table by table, role by role
+    std::vector<std::int32_t> twins;  // of served: find_twins()
     mutable GapFinder gaps;
     Bytes persistent_bytes = 0;
     bool varies = false;            // steps differ in their requests
@@ -78,6 +80,7 @@ struct Engine::Impl {
   void* allocate(Bytes size, StreamHandle stream) noexcept;
   Arena::Place serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept;
   bool make_ready(Lock& lock, RoleIndex role) noexcept;
+  Arena::Place take_twin(Arena& arena, Bytes size) noexcept;
   Arena::Place take_slot(Lock& lock, Arena& arena, Bytes offset, Bytes size, RoleIndex role) noexcept;
   Arena::Place serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept;
   Arena::Place take_idle(const Script& plan, RoleIndex space, Bytes rounded, bool sparing) noexcept;
@@ -158,6 +161,7 @@ struct Engine::Impl {
   std::array<std::int64_t, StreamRoles::kMaxRoles> extent_from_step{};
   // What the request at hand was foretold to need: from its slot, or a guess where it has none.
   Tick now = 0;
+  std::size_t entry = 0;  // of the plan's tables, where a slot was foretold
   Tick until = 0;
   bool is_foretold = true;  // else `until` is a guess
   bool serve_gaps = true;
