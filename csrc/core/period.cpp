@@ -253,16 +253,32 @@ void leave_out_few(Period& period) {
   period.varies = false;
 }
 
-// Of steps that are all of one length, routed or not: many variables with few followers each are experts that all get their
-// share every time, and not the lengths of as many micro-steps.
+// Of steps that are all of one length, routed or not: variables with few followers each that are the shares of experts, which
+// all get theirs every time, and not lengths of as many micro-steps. A batch has some by-products too, of which one or two
+// carry much: more than that are shares though there are few of them.
 bool follows_routing(const Period& period) {
   constexpr std::size_t kRoutingShare = 3;
-  std::vector<std::size_t> followers(period.variable_bytes.size(), 0);
-  for (const PeriodBlock& block : period.blocks)
-    if (block.model.variable != kNoVariable) ++followers[static_cast<std::size_t>(block.model.variable)];
-  const std::size_t most = followers.empty() ? 0 : *std::max_element(followers.begin(), followers.end());
-  const auto num_routed = std::count_if(followers.begin(), followers.end(), [&](std::size_t count) { return count * kRoutingShare < most; });
-  return !are_few(static_cast<std::size_t>(num_routed), period);
+  constexpr Bytes kMuch = 512;  // this share of all bytes
+  constexpr std::size_t kMostByProducts = 3;
+  struct Followers {
+    std::size_t count = 0;
+    Bytes bytes = 0;
+  };
+  std::vector<Followers> followers(period.variable_bytes.size());
+  std::size_t most = 0;
+  Bytes all_bytes = 0;
+  for (const PeriodBlock& block : period.blocks) {
+    all_bytes += std::max<Bytes>(block.size, 0);
+    if (block.model.variable == kNoVariable) continue;
+    Followers& those = followers[static_cast<std::size_t>(block.model.variable)];
+    most = std::max(most, ++those.count);
+    those.bytes += std::max<Bytes>(block.size, 0);
+  }
+  const auto leads = [&](const Followers& those) { return those.count * kRoutingShare >= most; };
+  const auto num_leading = std::count_if(followers.begin(), followers.end(), leads);
+  const auto num_large = std::count_if(followers.begin(), followers.end(), [&](const Followers& those) { return !leads(those) && those.bytes > all_bytes / kMuch; });
+  const std::size_t num_routed = followers.size() - static_cast<std::size_t>(num_leading);
+  return !are_few(num_routed, period) || static_cast<std::size_t>(num_large) > kMostByProducts * static_cast<std::size_t>(num_leading);
 }
 
 Period fit_steps(const Lifetimes& lifetimes, RoleIndex num_roles) {
@@ -289,7 +305,7 @@ bool is_routed(const Period& period) {
   const auto odd = std::count_if(period.blocks.begin(), period.blocks.end(), [](const PeriodBlock& block) {
     return block.model.defines || block.size == kUnknownSize;
   });
-  return !are_few(static_cast<std::size_t>(odd), period);
+  return !are_few(static_cast<std::size_t>(odd), period) || follows_routing(period);
 }
 
 Period find_period(const Lifetimes& lifetimes, RoleIndex num_roles) {
