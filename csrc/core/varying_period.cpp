@@ -17,6 +17,9 @@ constexpr double kMinInCommon = 0.5;  // of the base step's requests, for a step
 // A variable of the whole batch has many followers in every step; what only the few requests of one expert or one layer
 // follow is a part of the routing.
 constexpr std::size_t kRoutingShare = 3;
+constexpr std::size_t kMostOfExpert = 64;   // followers, in forward, recomputation and backward together
+constexpr std::size_t kLeastOfBatch = 12;   // this share of a step's requests follows its batches
+constexpr std::size_t kMostMicroSteps = 8;  // whose batches may have as few followers
 constexpr std::size_t kMinAffinePoints = 4;  // what a routing decides soon lies on a line through three by chance
 
 // The base step, paired with itself.
@@ -104,14 +107,25 @@ class VaryingSteps {
     return std::all_of(samples_.begin(), samples_.end(), [tick](const StepSample& sample) { return sample.at(tick) != nullptr; });
   }
 
+  // Of batches that are all of one length no variable tells: then those there are have few followers, and they are many, all with
+  // about as many, or little follows them together.
+  bool are_all_shares(std::vector<std::size_t> followers, std::size_t most) const {
+    if (followers.empty() || most >= kMostOfExpert) return false;
+    std::sort(followers.begin(), followers.end());
+    const auto leading = std::partition_point(followers.begin(), followers.end(), [most](std::size_t count) { return count * kRoutingShare < most; });
+    if (std::accumulate(leading, followers.end(), std::size_t{0}) * kLeastOfBatch < samples_.front().allocation.size()) return true;
+    return followers.size() > kMostMicroSteps && most < kRoutingShare * followers[followers.size() / 2];
+  }
+
   std::vector<bool> routing_variables(const SizeModels& fitted) const {
     std::vector<std::size_t> followers(fitted.variable_bytes.size(), 0);
     for (std::size_t tick = 0; tick < fitted.models.size(); ++tick)
       if (const std::int32_t variable = fitted.models[tick].variable; variable != kNoVariable && is_in_every_step(tick))
         ++followers[static_cast<std::size_t>(variable)];
     const std::size_t most = followers.empty() ? 0 : *std::max_element(followers.begin(), followers.end());
+    const bool all_are = are_all_shares(followers, most);
     std::vector<bool> is_routing;
-    for (const std::size_t count : followers) is_routing.push_back(count * kRoutingShare < most);
+    for (const std::size_t count : followers) is_routing.push_back(all_are || count * kRoutingShare < most);
     return is_routing;
   }
 
