@@ -8,8 +8,8 @@
 
 namespace stalloc {
 
-// Extents of at least that many bytes are worth being apart.
 inline constexpr Bytes kExtentGranule = Bytes{2} << 20;  // what the native allocator rounds a large request to
+// Extents of at least that many bytes are worth being apart.
 inline constexpr Bytes kLeastResidentBytes = 16 * kExtentGranule;
 
 // By slot. None where no batch changes any size, or where steps differ.
