@@ -81,6 +81,26 @@ def routed_step(routed: list[list[int]], tokens: int, model: RoutedModel = Route
     return [*step, Free("static.hidden"), Free("static.batch")]
 
 
+def checkpointed_step(routed: list[list[int]], tokens: int, model: RoutedModel = RoutedModel()) -> list:
+    """As routed_step, but nothing of an expert's pass outlives its layer: backward makes each layer's passes once more."""
+    def layer_of(layer: int, phase: str) -> list:
+        step: list = []
+        for expert, count in enumerate(routed[layer]):
+            made = _pass(layer, expert, count, tokens, model) if count else []
+            kept = {part.name for part in made if isinstance(part, Request)} - {part.name for part in made if isinstance(part, Free)}
+            step += [*made, *(Free(name) for name in sorted(kept))]
+        return [dataclasses.replace(part, name=f"{phase}{part.name}") for part in step]
+    layers = range(len(routed))
+    step = [Request("static.batch", 32 * tokens), Request("static.hidden", model.width * tokens)]
+    for layer in layers:
+        step += [*_attention(layer, tokens, model), *layer_of(layer, ""), Request(f"static.out{layer}", model.width * tokens)]
+    step += [Request("static.logits", 16 * model.width * tokens), Request("static.loss", 32 * model.width * tokens), Free("static.logits"),
+             Request("static.dlogits", 16 * model.width * tokens), Free("static.loss"), Free("static.dlogits")]
+    for layer in reversed(layers):
+        step += [*layer_of(layer, "again"), *_attention_back(layer, tokens, model), Free(f"static.out{layer}")]
+    return [*step, Free("static.hidden"), Free("static.batch")]
+
+
 def random_step(draw: random.Random, model: RoutedModel = RoutedModel(), share_used: float = 0.9, num_streams: int = 1) -> list:
     """A step over a batch of 200 to 400 tokens. Where there are more streams, each request is made on one of them."""
     tokens = draw.randrange(200, 401)

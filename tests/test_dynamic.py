@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from programs import Free, Request, Runner, construction, peak_live_bytes
-from routed_programs import RoutedModel, is_static, random_step, recorded, routed_step, routes
+from routed_programs import RoutedModel, checkpointed_step, is_static, random_step, recorded, routed_step, routes
 from stalloc_accel import _core
 
 LIMIT = 2 << 30
@@ -92,6 +92,81 @@ def test_experts_that_all_get_their_share_every_time_are_not_taken_for_lengths(s
     assert plan["arena_bytes"].sum() <= 1.25 * peak_live_bytes(trace)
 
 
+@pytest.mark.parametrize("seed_of_steps", range(6))
+def test_few_experts_that_all_get_their_share_are_not_taken_for_by_products_of_the_batch(seed_of_steps):
+    draw = random.Random(seed_of_steps)
+    model = RoutedModel(num_layers=2, num_experts=4, width=32 << 10)
+    trace = recorded([routed_step(routes(draw, model, tokens, 1.0), tokens, model) for tokens in (300, 400, 320, 350, 280, 380, 300)], 8 << 30)
+    assert (_core.build_plan(trace, True)["slot_kind"] == ROOM).any()
+
+
+@pytest.mark.parametrize("seed_of_steps", range(6))
+def test_no_room_is_kept_beside_the_largest_requests_for_what_never_lives_then(seed_of_steps):
+    """The last layer's passes end right before the logits come, and each loop has another length."""
+    draw = random.Random(seed_of_steps)
+    steps = [checkpointed_step(routes(draw, WIDE, tokens), tokens, WIDE) for tokens in (300, 400, 250, 380, 200, 390, 320)]
+    trace = recorded(steps, 8 << 30)
+    plan = _core.build_plan(trace, True)
+    kinds, births, deaths, sizes = (plan[f"slot_{name}"] for name in ("kind", "birth", "death", "size"))
+    is_room = (kinds == ROOM) & (sizes >= 1 << 20)
+    assert is_room.any()
+    [loss] = births[(kinds < UNPLANNED) & (sizes == 32 * WIDE.width * 400)]
+    assert not (is_room & (births <= loss) & (deaths > loss)).any()
+    assert plan["arena_bytes"].sum() <= 1.07 * peak_live_bytes(trace)
+
+
+@pytest.mark.parametrize("seed_of_steps", [0, 1, 5, 7])
+def test_where_all_batches_are_of_one_length_room_is_not_scaled_by_what_an_expert_gets(seed_of_steps):
+    draw = random.Random(seed_of_steps)
+    trace = recorded([checkpointed_step(routes(draw, WIDE, 400, 0.8), 400, WIDE) for _ in range(7)], 8 << 30)
+    assert _core.build_plan(trace, True)["arena_bytes"].sum() <= 1.2 * peak_live_bytes(trace)
+
+
+def test_a_request_whose_slot_is_in_use_gets_that_of_a_later_pass_of_the_loop(seed):
+    """Some experts' gradients are kept over the step, and the next step makes as many passes less."""
+    draw = random.Random(seed)
+
+    def step_of(num_passes: int) -> list:
+        step = [Request("static.batch", 16 << 10)]
+        for index in range(num_passes):
+            step += [Request(f"one{index}", 512), Request(f"in{index}", draw.randrange(1, 64) << 12), Request(f"grad{index}", 64 << 10),
+                     Free(f"in{index}"), Free(f"one{index}")]
+        return [*step, Request("static.end", 12 << 20), *(Free(part.name) for part in step if isinstance(part, Request)), Free("static.end")]
+    plan = _core.build_plan(recorded([step_of(48 - index % 3) for index in range(7)], 8 << 30), True)
+    assert (plan["slot_kind"] == ROOM).any()
+    host, runner = served(plan)
+    runner.run(step_of(48))
+    host.engine.end_step()
+    for _ in range(6):
+        kept = [f"grad{index}" for index in draw.sample(range(36), 8)]
+        runner.run([part for part in step_of(48) if not (isinstance(part, Free) and part.name in kept)])
+        host.engine.end_step()
+        for name in kept:
+            runner.live[f"kept.{name}"] = runner.live.pop(name)
+        runner.run(step_of(40))
+        host.engine.end_step()
+        runner.run([Free(f"kept.{name}") for name in kept])
+    assert host.engine.stats()["fallbacks"]["slot_busy"] <= 60  # some have none behind them
+
+
+@pytest.mark.parametrize("seed_of_steps", range(4))
+def test_large_requests_in_a_row_behind_a_loop_that_ended_early_get_a_slot_each(seed_of_steps):
+    draw = random.Random(seed_of_steps)
+
+    def step_of(num_passes: int) -> list:
+        step = [Request("static.batch", 16 << 10)]
+        for index in range(num_passes):
+            step += [Request(f"one{index}", 512), Request(f"in{index}", draw.randrange(1, 64) << 12), Free(f"one{index}"),
+                     Request(f"grad{index}", 2 << 20), Free(f"in{index}"), Free(f"grad{index}")]
+        return [*step, *(Request(f"static.{index}", 48 << 20) for index in range(3)), *(Free(f"static.{index}") for index in range(3)), Free("static.batch")]
+    host, runner = served(_core.build_plan(recorded([step_of(30 + index % 2) for index in range(7)], 8 << 30), True))
+    for _ in range(8):
+        before = host.engine.stats()
+        runner.run(step_of(draw.randrange(8, 25)))
+        host.engine.end_step()
+        assert host.engine.stats()["slot_hit_bytes"] - before["slot_hit_bytes"] >= 3 * (48 << 20)
+
+
 def test_small_slots_lie_apart_from_those_that_they_could_keep_from_large_requests(seed):
     draw = random.Random(seed)
     plan = _core.build_plan(recorded([random_step(draw, WIDE) for _ in range(6)], 8 << 30), True)
@@ -141,7 +216,8 @@ def test_a_longer_batch_gets_one_new_extent_in_place_of_one_in_which_nothing_liv
     step = routed_step(routes(draw, WIDE, 400), 400, WIDE)
     end = next(i for i, part in enumerate(step) if part.name == "static.logits")
     runner.run(step[:end])
-    assert host.engine.planned_variable_bytes() == plan["variable_bytes"].tolist()
+    # What is led by the batch's length is rounded up each time.
+    assert np.abs(np.array(host.engine.planned_variable_bytes()) - plan["variable_bytes"]).max() <= 1
     assert len({block["extent"] for block in host.engine.blocks()}) == 1
     assert host.upstream_bytes() <= 1.1 * plan["arena_bytes"].sum()
 
