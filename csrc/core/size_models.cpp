@@ -204,7 +204,7 @@ void raise_led(SizeModels& fitted, const std::vector<Series>& sizes, const Varia
 
 }  // namespace
 
-SizeModels fit_sizes(const std::vector<Series>& sizes, std::size_t min_affine_points) {
+SizeModels fit_sizes(const std::vector<Series>& sizes, std::size_t min_affine_points, bool shares_values) {
   SizeModels fitted;
   fitted.models.resize(sizes.size());
   fitted.is_known.assign(sizes.size(), true);
@@ -219,7 +219,7 @@ SizeModels fit_sizes(const std::vector<Series>& sizes, std::size_t min_affine_po
     fitted.variable_bytes.push_back(*std::max_element(series.begin(), series.end()));
   }
   drop_lone_variables(fitted, variables);
-  share_values(fitted);
+  if (shares_values) share_values(fitted);
   raise_led(fitted, sizes, variables);
   return fitted;
 }

@@ -67,7 +67,8 @@ class VaryingSteps {
 
   void fit_samples() {
     for (PeriodBlock& block : period_.blocks) block.death = 0;
-    const SizeModels fitted = fit_sizes(requested_sizes(), kMinAffinePoints);
+    // Room for what is routed grows with each micro-step's batch, and the longest are hardly ever met together.
+    const SizeModels fitted = fit_sizes(requested_sizes(), kMinAffinePoints, false);
     period_.variable_bytes = fitted.variable_bytes;
     const std::vector<bool> is_routing = routing_variables(fitted);
     set_deaths();
