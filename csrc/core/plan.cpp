@@ -127,16 +127,20 @@ std::vector<Bytes> Plan::tolerated_bytes() const {
   return tolerated;
 }
 
-std::vector<Bytes> Plan::needed_variables(const std::vector<Bytes>& met, const std::vector<bool>& is_told) const {
-  std::vector<Bytes> needed = variable_bytes;
-  for (std::size_t i = 0; i < needed.size(); ++i) needed[i] = std::max(needed[i], met[i]);
+std::vector<std::int32_t> Plan::leading() const {
   std::vector<std::size_t> num_followers(variable_bytes.size(), 0);
   for (const Slot& slot : slots)
     if (slot.model.variable != kNoVariable && !slot.model.defines) ++num_followers[static_cast<std::size_t>(slot.model.variable)];
-  const std::vector<std::int32_t> leading = leading_variables(num_followers);
+  return leading_variables(num_followers);
+}
+
+std::vector<Bytes> Plan::needed_variables(const std::vector<Bytes>& met, const std::vector<bool>& is_told) const {
+  std::vector<Bytes> needed = variable_bytes;
+  for (std::size_t i = 0; i < needed.size(); ++i) needed[i] = std::max(needed[i], met[i]);
+  const std::vector<std::int32_t> leaders = leading();
   for (std::size_t i = 0; i < needed.size(); ++i) {
-    if (leading[i] == kNoVariable || is_told[i]) continue;
-    const auto leader = static_cast<std::size_t>(leading[i]);
+    if (leaders[i] == kNoVariable || is_told[i]) continue;
+    const auto leader = static_cast<std::size_t>(leaders[i]);
     const double growth = static_cast<double>(needed[leader]) / static_cast<double>(variable_bytes[leader]);
     needed[i] = std::max(needed[i], static_cast<Bytes>(std::ceil(growth * static_cast<double>(variable_bytes[i]))));
   }

@@ -79,6 +79,8 @@ struct Plan {
   // By variable: up to which value the plan does as it is. Beyond variable_bytes requests are too long for their slots,
   // which matters once all that follows the variable would lack more than a small share of the arena.
   std::vector<Bytes> tolerated_bytes() const;
+  // By variable: which other one it grows with; kNoVariable where it leads. See leading_variables().
+  std::vector<std::int32_t> leading() const;
   // What the variables must be planned for where these values were met (0: none), of which `is_told` are this batch's own.
   // What is led by a variable that grew, and is not told yet, is taken to have grown with it. Of batches to come nothing else
   // is known: another micro-step may never have such a long one.

@@ -7,10 +7,7 @@ namespace {
 
 // When a batch tells its length: the births of the requests that tell it.
 std::vector<Tick> moments_of(const Plan& plan) {
-  std::vector<std::size_t> num_followers(plan.variable_bytes.size(), 0);
-  for (const Slot& slot : plan.slots)
-    if (slot.model.variable != kNoVariable && !slot.model.defines) ++num_followers[static_cast<std::size_t>(slot.model.variable)];
-  const std::vector<std::int32_t> leading = leading_variables(num_followers);
+  const std::vector<std::int32_t> leading = plan.leading();
   std::vector<Tick> moments;
   for (const Slot& slot : plan.slots)
     if (slot.model.defines && leading[static_cast<std::size_t>(slot.model.variable)] == kNoVariable) moments.push_back(slot.birth);
