@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -165,6 +166,19 @@ def test_large_requests_in_a_row_behind_a_loop_that_ended_early_get_a_slot_each(
         runner.run(step_of(draw.randrange(8, 25)))
         host.engine.end_step()
         assert host.engine.stats()["slot_hit_bytes"] - before["slot_hit_bytes"] >= 3 * (48 << 20)
+
+
+def test_each_micro_step_of_an_accumulation_is_planned_for_its_own_longest_batch(seed):
+    draw = random.Random(seed)
+
+    def step_of(lengths: tuple[int, int]) -> list:
+        return [dataclasses.replace(part, name=f"{micro}{part.name}") for micro, tokens in enumerate(lengths)
+                for part in routed_step(routes(draw, MODEL, tokens), tokens, MODEL)]
+    plan = _core.build_plan(recorded([step_of(lengths) for lengths in ((300, 250), (400, 220), (260, 300), (350, 240), (280, 290), (390, 230))]), True)
+    assert (plan["slot_kind"] == ROOM).any()
+    batches = [plan["variable_bytes"][variable] for variable in plan["slot_variable"][(plan["slot_defines"] != 0) & (plan["slot_kind"] < UNPLANNED)]]
+    assert max(batches) == 32 * 400
+    assert 32 * 300 in batches
 
 
 def test_small_slots_lie_apart_from_those_that_they_could_keep_from_large_requests(seed):
