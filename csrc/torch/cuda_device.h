@@ -10,9 +10,9 @@ namespace stalloc {
 
 struct CudaDevice {
   CudaDevice(native::CUDAAllocator& native, c10::DeleterFnPtr native_deleter, const CudaPoolRoutes& routes,
-             c10::DeviceIndex device)
+             CudaExpandable& expandable, c10::DeviceIndex device)
       : index(device),
-        upstream(native, native_deleter, routes, device),
+        upstream(native, native_deleter, routes, expandable, device),
         engine(upstream),
         stats(native, upstream, engine, device),
         history(native, device) {
