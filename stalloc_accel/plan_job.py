@@ -63,17 +63,20 @@ class PlanJob(threading.Thread):
     """
 
     def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None,
-                 shares_spaces: bool = False, longest_batch: LongestBatch | None = None) -> None:
+                 shares_spaces: bool = False, longest_batch: LongestBatch | None = None,
+                 is_rehearsed: bool = False) -> None:
         """`num_unsettled`: first steps that repeat nothing; none of them is compared.
         `lasting`: a plan out of the store, of which only the part for this run is to be made.
         `shares_spaces`: streams may reuse each other's memory.
-        `longest_batch`: what to make room for beside the batches met."""
+        `longest_batch`: what to make room for beside the batches met.
+        `is_rehearsed`: a plan without dynamic requests is rehearsed too."""
         super().__init__(name="stalloc-planner", daemon=True)
         self._engine = engine
         self._deadline_s = deadline_s
         self._num_unsettled = num_unsettled
         self._shares_spaces = shares_spaces
         self._longest_batch = longest_batch
+        self._is_rehearsed = is_rehearsed
         self._is_stored = lasting is not None
         self._step_ended = threading.Event()
         self._cancelled = False
@@ -137,7 +140,7 @@ class PlanJob(threading.Thread):
         self.num_events = len(trace["event_size"])
         self.agreement = _core.agreement(self.current, self.plan_step(num_steps - 1), trace, num_steps - 1)
         self._fit_longest(trace)
-        if is_dynamic(self.current):
+        if self._is_rehearsed or is_dynamic(self.current):
             self._rehearse(trace, num_steps)
 
     def _fit_longest(self, trace: Mapping[str, Any]) -> None:
@@ -161,6 +164,11 @@ class PlanJob(threading.Thread):
         This run may meet longer batches. The next one knows those of this run, and begins with room for them.
         """
         first_step = min(max(self._num_unsettled, 1), num_steps - 1)
+        if not is_dynamic(self.current):
+            # Only how the plan does once it is taken: what earlier steps leave behind is known then.
+            first_step = max(first_step, num_steps - 2)
+            self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step))
+            return
         self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
         self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step),
                                   may_grow=True)

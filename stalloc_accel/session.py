@@ -360,8 +360,11 @@ class Session:
 
     def _start_job(self, lasting: Plan | None = None) -> None:
         self._attempts += 1
+        longest = self._longest_batch()
+        # A plan that has room for longer batches than were recorded does not show in these what it is worth.
+        is_rehearsed = longest is None and self._memory.reserved_bytes() is not None
         self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting,
-                            shares_spaces=self.hands_over, longest_batch=self._longest_batch())
+                            shares_spaces=self.hands_over, longest_batch=longest, is_rehearsed=is_rehearsed)
         self._job.start()
         self.state = State.PLANNING
 
@@ -392,7 +395,12 @@ class Session:
             self._retry(job)
         elif not is_dynamic(job.current):
             self._keep_lasting(job)
-            self._activate(job)
+            if job.rehearsal is None or job.rehearsal.planned_bytes <= job.rehearsal.unplanned_bytes:
+                self._activate(job)
+            else:
+                self._become_passive(
+                    f"with the plan the recorded steps would have needed {job.rehearsal.planned_bytes >> 20} MiB, without it "
+                    f"{job.rehearsal.unplanned_bytes >> 20}; the next run starts with the plan")
         else:
             self._decide_dynamic(job)
 

@@ -31,6 +31,14 @@ def test_a_first_run_needs_no_more_than_without_us_whatever_the_lengths(seed):
     assert ours.peaks().reserved_bytes <= native
 
 
+@pytest.mark.parametrize("seed", (0, 3, 4, 5))
+def test_a_first_run_needs_no_more_than_expandable_segments(seed):
+    draw = random.Random(seed)
+    trace = Training(Model.random(draw), random_lengths(draw, 14, draw.randint(1, 3))).core()
+    ours = replay(trace, "stalloc", config=StallocConfig(cache="off", log_level="error"), handover_audited=draw.random() < 0.5)
+    assert ours.peaks().reserved_bytes <= replay(trace, "expandable").peaks().reserved_bytes
+
+
 @pytest.mark.parametrize("checkpoints", (False, True))
 def test_a_second_run_with_longer_batches_takes_no_room_beside_that_of_its_plan(checkpoints, tmp_path):
     model = Model(weight_bytes=64 << 20, token_bytes=16 << 10, logit_bytes=256 << 10, checkpoints=checkpoints)
