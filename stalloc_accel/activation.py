@@ -34,7 +34,6 @@ class Activation:
 
     def arm_stored(self, plan: Plan) -> None:
         """Serves a plan of the store from the first event on."""
-        self._memory.use_expandable_segments(False)  # nothing is born beside the arena that would pin whole segments
         self._serve(plan, 0)
         self.lasting = plan
 
@@ -65,12 +64,12 @@ class Activation:
 
     def take(self, job: PlanJob) -> None:
         """Serves the plan of a job that has ended."""
-        self._engine.bound_by_recording()
         # The arena is taken at the first request of the next step: by then what ended with this one is freed, and the
         # cache is flushed once more.
         self._serve(job.current, job.plan_step(self._session.num_steps))
 
     def _serve(self, plan: Plan, plan_step: int) -> None:
+        self._memory.use_expandable_segments(False)  # the arena needs none, and what is shared with others is in it
         self._memory.empty_cache()
         self._engine.set_arena_limit(self._arena_limit() or 0)
         self._engine.arm(plan, plan_step)

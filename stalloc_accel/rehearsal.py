@@ -55,7 +55,7 @@ def _spans_with_plan(trace: Any, plan: Mapping[str, Any], first_step: int, plan_
     step_begin = trace.step_begin.tolist()
     for step, end in enumerate([*step_begin[1:], trace.num_events]):
         if step == first_step:
-            run.engine.bound_by_recording()
+            run.use_expandable_segments(False)
             run.empty_cache()
             run.engine.arm(plan, plan_step)
         run.advance(end)

@@ -54,32 +54,3 @@ def test_little_that_an_evaluation_leaves_for_ever_takes_the_place_of_nothing_la
     last = second.peaks(loop.evaluate_after[-1] + 2)
     assert second.summary["state"] == "active"
     assert last.reserved_bytes <= 1.02 * last.allocated_bytes
-
-
-WIDE = {"width": 2048, "vocabulary": 32000, "rows": 16}
-LONG = tuple(2 * length for length in LENGTHS)
-
-
-@pytest.mark.parametrize("loop", [
-    Loop(**WIDE, num_layers=8, lengths=(2048,), evaluation_rows=32, is_sharded=True),
-    Loop(**WIDE, num_layers=15, lengths=LONG, evaluation_rows=64),
-    Loop(**WIDE, num_layers=9, lengths=LONG, evaluation_rows=64, keeps_outputs=True, leaves_behind=4096),
-    Loop(num_layers=5, rows=16, lengths=LENGTHS, evaluation_rows=32, boundary="optimizer", is_sharded=True),
-    Loop(**WIDE | {"rows": 8}, num_layers=12, lengths=(2048,), evaluation_rows=2, is_sharded=True, keeps_outputs=True,
-         leaves_behind=8 * MIB),
-    Loop(**WIDE | {"rows": 4}, num_layers=13, lengths=(2048,), leaves_behind=8 * MIB),
-], ids=("larger, fixed", "larger, of any length", "larger, outputs kept", "twice the rows", "leaves much behind", "leaves some behind"))
-def test_a_first_run_reserves_no_more_than_expandable_segments_whatever_it_evaluates(loop, tmp_path):
-    core = evaluated_training(loop, np.random.default_rng(0))
-    first, _ = two_runs(core, tmp_path)
-    assert first.activated_at_step is not None, "else there is nothing to show"
-    assert first.peaks().reserved_bytes <= replay(core, "expandable").peaks().reserved_bytes
-
-
-def test_an_arena_that_went_for_an_evaluation_is_taken_again_for_the_steps_after_it(tmp_path):
-    loop = Loop(**WIDE, num_layers=8, lengths=(2048,), evaluation_rows=32, evaluate_after=(4,), save_after=(), is_sharded=True)
-    first, _ = two_runs(evaluated_training(loop, np.random.default_rng(0)), tmp_path)
-    during, after = first.peaks(4), first.peaks(6)
-    assert during.reserved_bytes > 1.2 * after.reserved_bytes, "the evaluation needs more than a step"
-    assert after.efficiency > 0.95
-    assert first.summary["hit_rate"] > 0.7

@@ -90,8 +90,6 @@ void bind_engine_class(py::module_& m) {
         return plan == nullptr ? std::vector<Bytes>{} : plan->variable_bytes;
       }, "The largest value of each variable that the plan is made for. It grows where a step turns out longer.")
       .def("set_arena_limit", &Engine::set_arena_limit, py::arg("bytes"), "The most a plan may grow to; 0 is no limit.")
-      .def("bound_by_recording", &Engine::bound_by_recording, Unlocked(),
-           "No arena shall lift the run above what it would reserve without one, as far as the recorded steps tell.")
       .def("deactivate", &Engine::deactivate, Unlocked())
       .def("set_debug", &Engine::set_debug, py::arg("value"), Unlocked(),
            "Check every change and poison what is freed; ends the process where memory was misused. Slow.")

@@ -63,7 +63,7 @@ void* Engine::Impl::allocate(Bytes size, StreamHandle stream) noexcept {
 Arena::Place Engine::Impl::serve_gap(Lock& lock, RoleIndex role, Bytes rounded) noexcept {
   const Script* plan = script != nullptr && role < script->plan->num_roles ? script.get() : nullptr;
   const RoleIndex space = plan == nullptr ? role : plan->plan->space_of(role);
-  if (plan != nullptr && !is_foretold && !plan->varies && (is_stray || rounded < (is_bound() ? plan->least_pinning : kSmallBytes))) return {};
+  if (plan != nullptr && !is_foretold && !plan->varies && rounded < kSmallBytes) return {};
   Arena& arena = arenas[static_cast<std::size_t>(space)];
   Arena::Place place;
   if (plan != nullptr && plan->varies) place = take_idle(*plan, space, rounded, true);
@@ -86,11 +86,6 @@ Arena::Place Engine::Impl::take_idle(const Script& plan, RoleIndex space, Bytes 
 // The slot of this request, if its bytes are free; else why not.
 Arena::Place Engine::Impl::serve_slot(Lock& lock, RoleIndex role, Bytes size, Fallback* reason) noexcept {
   const std::int64_t position = cursor.match(role, size);
-  if (is_bound() && stays_out(position != StepCursor::kNoPosition)) {
-    is_foretold = false;
-    *reason = Fallback::kUnmatched;
-    return {};
-  }
   const Script* const plan = script.get();
   const RoleIndex space = plan->plan->space_of(role);
   Arena& arena = arenas[static_cast<std::size_t>(space)];

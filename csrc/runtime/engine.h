@@ -68,14 +68,6 @@ class Engine {
   // the slots are then placed anew, in more arena, at most `arena_limit` bytes (0: no limit).
   std::shared_ptr<const Plan> plan() const;
   void set_arena_limit(Bytes bytes) noexcept;
-  // Called when the steps that were recorded without a plan are over. From now on nothing is taken for a plan that would lift
-  // the run above what it would reserve without one, as far as these steps tell.
-  void bound_by_recording();
-  // The upstream is about to take `more` bytes for a request that was not served. Where that would lift the run above what it
-  // would reserve without a plan, empty extents go back, to be taken again in a later step; where there are none, any room
-  // in the arena is given out. nullptr: ask the upstream.
-  bool is_bound() const noexcept { return bound_.load(std::memory_order_relaxed); }  // false: make_way has no effect
-  void* make_way(Bytes more, Bytes size, StreamHandle stream) noexcept;
   // Forgets the plan. What was served stays valid; free space of the arena goes on serving, see below.
   void deactivate() noexcept;
   // Whether requests without a slot are served from the arena's free space (at first: yes). Off and
@@ -124,7 +116,6 @@ class Engine {
   std::atomic<bool> serving_{false};
   std::atomic<bool> recording_{false};
   std::atomic<bool> forked_{false};
-  std::atomic<bool> bound_{false};
   std::atomic<StreamHandle> last_followed_{~StreamHandle{0}};  // spares the lock while one stream asks
   std::atomic<Bytes> served_bytes_{0};
   std::atomic<Bytes> extent_bytes_{0};

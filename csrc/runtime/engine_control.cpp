@@ -48,7 +48,6 @@ Engine::Impl::Script::Script(std::shared_ptr<const Plan> the_plan) : plan(std::m
     varies |= slot.kind == SlotKind::kRoom;
   }
   // Where steps differ, more comes than was kept room for now and then, long before the largest slots are needed.
-  least_pinning = std::max(kSmallBytes, plan->total_arena_bytes() / 128);
   least_displacing = varies ? std::max(kSmallBytes, plan->total_arena_bytes() / 32) : kSmallBytes;
 }
 
@@ -56,7 +55,6 @@ std::int64_t Engine::end_step() {
   Impl::Lock lock(impl_->mutex);
   impl_->recorder.end_step();
   impl_->note_variables();
-  impl_->is_refused = false;
   ++impl_->plan_step;
   impl_->is_between_steps = false;
   impl_->begin_table();
@@ -80,7 +78,6 @@ void Engine::end_phase() {
     impl_->begin_table();
     return;
   }
-  impl_->is_stray = false;
   impl_->cursor = *impl_->cursor_before_phase;
   impl_->cursor.adopt_layout(impl_->script->steps.front());  // the phase may have had a longer batch
 }
@@ -88,7 +85,6 @@ void Engine::end_phase() {
 void Engine::Impl::begin_table() noexcept {
   cursor_before_phase.reset();
   num_layouts = 0;
-  is_stray = false;
   if (script != nullptr) {
     const auto step = [this](std::int64_t index) { return &script->steps[static_cast<std::size_t>(script->plan->table_of(index))]; };
     cursor.begin(step(plan_step), step(plan_step + 1));
@@ -109,11 +105,8 @@ void Engine::Impl::find_table() noexcept {
 void Engine::Impl::note_variables() noexcept {
   if (script == nullptr) return;
   for (std::size_t i = 0; i < std::min(cursor.num_variables(), variable_bytes.size()); ++i) {
-    const Bytes met = cursor.trusted_value(i);
-    variable_bytes[i] = std::max(variable_bytes[i], met);
-    if (is_refused && !cursor.is_borne_out(i)) continue;
-    admitted_bytes[i] = std::max(admitted_bytes[i], met);
-    has_outgrown |= admitted_bytes[i] > script->steps.front().tolerated_bytes()[i];
+    variable_bytes[i] = std::max(variable_bytes[i], cursor.trusted_value(i));
+    has_outgrown |= variable_bytes[i] > script->steps.front().tolerated_bytes()[i];
   }
 }
 
@@ -192,14 +185,12 @@ void Engine::arm(std::shared_ptr<const Plan> plan, std::int64_t plan_step) {
 void Engine::Impl::make_room(const Script& next) {
   for (const StepScript& table : next.steps) cursor.make_room(table);
   variable_bytes.reserve(next.plan->variable_bytes.size());
-  admitted_bytes.reserve(next.plan->variable_bytes.size());
   old_scripts.reserve(old_scripts.size() + 2);  // this one and the one before it
 }
 
 void Engine::Impl::install(std::unique_ptr<const Script> next, std::int64_t step) noexcept {
   for (Arena& arena : arenas) arena.forget_plan();
   variable_bytes.assign(next->plan->variable_bytes.size(), 0);
-  admitted_bytes = variable_bytes;
   replace_script(std::move(next));
   plan_step = step;
   extent_from_step.fill(step);
@@ -299,7 +290,6 @@ void Engine::Impl::adopt(std::unique_ptr<Arena::Extent> extent) noexcept {
     row_wanted = true;
   }
   stats.extent_bytes += extent->map.size();
-  settled_reserved = 0;
   engine.extent_bytes_.store(stats.extent_bytes, std::memory_order_relaxed);
   arenas[static_cast<std::size_t>(extent->role)].add_plan_extent(std::move(extent));
   refresh_serving();

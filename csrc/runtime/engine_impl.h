@@ -21,8 +21,6 @@
 
 namespace stalloc {
 
-struct Standing;
-
 inline constexpr Bytes kSmallBytes = Bytes{1} << 20;  // up to here torch has a pool of its own
 inline constexpr Bytes kMaxRequest = Bytes{1} << 40;  // larger ones are not ours
 
@@ -58,7 +56,6 @@ struct Engine::Impl {
     Bytes persistent_bytes = 0;
     bool varies = false;            // steps differ in their requests
     std::vector<Bytes> resident_extents;  // resident_extents() of the plan
-    Bytes least_pinning = 0;        // a smaller request that nothing foretells might live on, and costs less beside the arena
     Bytes least_displacing = 0;     // a smaller request takes no bytes that slots will need: it would cost more than it is
     explicit Script(std::shared_ptr<const Plan> plan);
   };
@@ -126,17 +123,6 @@ struct Engine::Impl {
   void note_variables() noexcept;
   void refresh_serving() noexcept;
 
-  // --- engine_bound.cpp ---
-  bool may_plan_for(Bytes reserved, Bytes allocated) noexcept;
-  void defer_extents() noexcept;
-  bool is_idle() const noexcept;
-  bool is_bound() const noexcept { return unplanned_reserved > 0; }
-  bool is_doubtful() const noexcept;
-  bool has_room_for(Bytes more) noexcept;
-  bool yield() noexcept;
-  bool stays_out(bool is_known) noexcept;
-  Arena::Place take_any(Lock& lock, RoleIndex role, Bytes rounded) noexcept;
-
   // --- engine_layout.cpp ---
   bool wants_layout() const noexcept;
   bool awaits_layout(RoleIndex role) const noexcept;
@@ -144,7 +130,6 @@ struct Engine::Impl {
   std::vector<Bytes> needed_variables() const;
   std::vector<Obstacle> few_taken(const std::vector<Arena::Extent*>& those, RoleIndex space) const;
   bool is_quiet() const noexcept;
-  bool may_grow(const Plan& next, const Standing& standing, const Upstream::Level& level) noexcept;
 
   // --- engine_check.cpp ---
   void check() const noexcept;  // debug mode: ends the process where an invariant is broken
@@ -168,17 +153,7 @@ struct Engine::Impl {
   std::optional<StepCursor> cursor_before_phase;
   bool is_between_steps = false;  // what comes now is no step: told, not guessed
   std::vector<Bytes> variable_bytes;  // the largest value of each variable met since the plan was installed
-  std::vector<Bytes> admitted_bytes;  // likewise, but for steps that were not served because they were too long
   Bytes arena_limit = 0;
-  // Of the run without a plan: bound_by_recording(); 0: unknown.
-  Bytes unplanned_reserved = 0;
-  Bytes unplanned_peak = 0;
-  Bytes settled_reserved = 0;  // when the arena was last taken; 0: not looked at since
-  bool is_stray = false;    // what comes now is no step
-  int num_known = 0;        // requests in a row since then that the plan foretells
-  bool is_refused = false;  // this step is longer than the plan can be placed for
-  std::int64_t deferred_steps = 0;  // how long the arena stays away
-  std::int64_t deferred_at = 0;
   bool has_outgrown = false;          // a finished step was longer than the plan
   std::int64_t layout_from_step = 0;  // the step from which on slots may be placed anew (again)
   int num_layouts = 0;                // in this step

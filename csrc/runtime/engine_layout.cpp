@@ -54,7 +54,7 @@ std::vector<Bytes> Engine::Impl::needed_variables() const {
   std::vector<bool> is_told;
   for (std::size_t i = 0; i < script->plan->variable_bytes.size(); ++i) {
     const Bytes present = cursor.trusted_value(i);
-    met.push_back(std::max(admitted_bytes[i], present));
+    met.push_back(std::max(variable_bytes[i], present));
     is_told.push_back(present > 0);
   }
   return script->plan->needed_variables(met, is_told);
@@ -85,19 +85,6 @@ std::vector<Obstacle> Engine::Impl::few_taken(const std::vector<Arena::Extent*>&
   return taken;
 }
 
-// Whether the run, with the arena that the new places need, would reserve no more than without a plan.
-bool Engine::Impl::may_grow(const Plan& next, const Standing& standing, const Upstream::Level& level) noexcept {
-  if (unplanned_reserved == 0) return true;
-  Bytes reserved = level.reserved;
-  Bytes allocated = level.allocated - stats.extent_bytes;
-  for (std::size_t space = 0; space < standing.keeps_space.size(); ++space) {
-    allocated += next.lower_bound_bytes[space];
-    if (standing.keeps_space[space]) continue;
-    reserved += next.arena_bytes[space] - arenas[space].planned_bytes();
-  }
-  return may_plan_for(reserved, allocated);
-}
-
 void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
   layout_from_step = plan_step + 1;  // again in this step only where this one succeeds
   const Script* asked_by = script.get();
@@ -105,8 +92,6 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
   std::vector<std::vector<Arena::Extent*>> standing_extents;
   std::vector<std::unique_ptr<Arena::Extent>> idle;
   Standing standing;
-  Upstream::Level level;
-  const bool bound = is_bound();
   try {
     const Plan& old = *asked_by->plan;
     const std::vector<Bytes> needed = needed_variables();
@@ -132,10 +117,6 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
     options.deadline_s = kPlacementSeconds;
     auto plan = std::make_shared<const Plan>(resized(old, needed, options, standing));
     if (limit == 0 || plan->total_arena_bytes() <= limit) next = std::make_unique<const Script>(std::move(plan));
-    if (bound) {
-      upstream.flush();
-      level = upstream.level();
-    }
     lock.lock();
     if (next != nullptr) make_room(*next);
   } catch (const std::exception&) {
@@ -146,15 +127,6 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
   if (next == nullptr || script.get() != asked_by) return;
   for (std::size_t space = 0; space < standing_extents.size(); ++space)
     if (!standing.keeps_space[space] && !arenas[space].are_live_plan_extents(standing_extents[space])) return;
-  // With blocks in it the arena cannot go, and the step would be served beside it.
-  if (is_idle() && (is_doubtful() || !may_grow(*next->plan, standing, level))) {
-    is_refused = true;
-    has_outgrown = false;
-    lock.unlock();
-    (void)yield();
-    lock.lock();
-    return;
-  }
   for (std::size_t space = 0; space < standing_extents.size(); ++space) {
     if (standing.keeps_space[space]) continue;
     extent_from_step[space] = plan_step;
@@ -171,7 +143,6 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
   if (!script->varies && ++num_layouts < kMostLayouts) layout_from_step = plan_step;
   lock.unlock();
   for (auto& extent : idle) give_back(std::move(extent));
-  if (bound) upstream.flush();  // nothing smaller is to settle in what goes
   lock.lock();
 }
 

@@ -50,24 +50,6 @@ Trace Recorder::trace(RoleIndex num_roles) const {
   return trace;
 }
 
-Bytes Recorder::below_peak() const {
-  std::unordered_map<std::uint64_t, Bytes> live;  // by address
-  Bytes bytes = 0;
-  Bytes peak = 0;
-  for (const Event& event : events_) {
-    if (event.size > 0) {
-      bytes += live[event.address] = round_up(event.size, kAlignment);
-      peak = std::max(peak, bytes);
-    } else if (event.size == kFree) {
-      const auto found = live.find(event.address);
-      if (found == live.end()) continue;
-      bytes -= found->second;
-      live.erase(found);
-    }
-  }
-  return peak - bytes;
-}
-
 void Recorder::clear() noexcept {
   recording_ = false;
   std::vector<Event>().swap(events_);

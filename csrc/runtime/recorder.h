@@ -24,8 +24,6 @@ class Recorder {
   // The room ran out: the recording has stopped and what it holds ends early.
   bool overflowed() const noexcept { return overflowed_; }
   Trace trace(RoleIndex num_roles) const;
-  // By how many bytes less than at its highest is allocated now, of what was recorded.
-  Bytes below_peak() const;
   void clear() noexcept;  // gives the storage back
 
  private:

@@ -1,7 +1,5 @@
 #include "runtime/simulated_allocator.h"
 
-#include <utility>
-
 namespace stalloc {
 
 // A ticket tells by its last bit which model gave it.
@@ -10,13 +8,6 @@ SimulatedBlock* SimulatedAllocator::allocate(Bytes requested, StreamHandle strea
   if (block != nullptr) return block;
   empty_cache();
   return allocate_once(requested, stream);
-}
-
-SimulatedBlock* SimulatedAllocator::allocate_whole(Bytes requested, StreamHandle stream) {
-  const bool was_expandable = std::exchange(is_expandable_, false);
-  SimulatedBlock* block = allocate(requested, stream);
-  is_expandable_ = was_expandable;
-  return block;
 }
 
 FreeTicket SimulatedAllocator::request_free(SimulatedBlock* block) {
@@ -29,10 +20,6 @@ void SimulatedAllocator::complete_free(FreeTicket ticket) {
   } else {
     native_.complete_free(ticket / 2);
   }
-}
-
-bool SimulatedAllocator::has_cached(Bytes requested, StreamHandle stream) {
-  return is_expandable_ ? expandable_.has_cached(requested, stream) : native_.has_cached(requested, stream);
 }
 
 void SimulatedAllocator::empty_cache() {

@@ -20,12 +20,9 @@ class SimulatedAllocator {
 
   // nullptr: out of memory, after both caches were flushed.
   SimulatedBlock* allocate(Bytes requested, StreamHandle stream);
-  // The same, in a segment of the usual kind whatever the setting.
-  SimulatedBlock* allocate_whole(Bytes requested, StreamHandle stream);
   FreeTicket request_free(SimulatedBlock* block);
   void complete_free(FreeTicket ticket);
   void empty_cache();
-  bool has_cached(Bytes requested, StreamHandle stream);  // a block for it
 
   CachingStats stats() const noexcept;  // without the peaks, which are not sums
   // What an empty_cache would leave: segments, and pages of expandable ones, in which something lives.

@@ -85,12 +85,6 @@ SimulatedBlock* SimulatedCache::take_best_fit(Bytes size, StreamHandle stream) {
   return block;
 }
 
-bool SimulatedCache::has_cached(Bytes requested, StreamHandle stream) {
-  const Bytes size = rounded(requested);
-  const FreeBlocks& free = pool(stream, is_small(size)).free;
-  return !free.empty() && (*free.rbegin())->size >= size;
-}
-
 bool SimulatedCache::may_cut(const SimulatedBlock* block, Bytes size) const noexcept {
   const Bytes rest = block->size - size;
   if (block->small || block->expandable) return rest >= kAlignment;

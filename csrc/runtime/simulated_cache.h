@@ -77,7 +77,6 @@ class SimulatedCache {
   static bool is_small(Bytes rounded) noexcept { return rounded <= kSmallRequest; }
   static Bytes segment_size(Bytes rounded) noexcept;
 
-  bool has_cached(Bytes requested, StreamHandle stream);  // a block that holds it
   // A cached block for `size`, out of the free set; nullptr when none suits. Not split yet.
   SimulatedBlock* take_best_fit(Bytes size, StreamHandle stream);
   // Hands `block` out for `size`: cuts what is left over, where the rules allow it.

@@ -21,7 +21,6 @@ class SimulatedExpandable {
   FreeTicket request_free(SimulatedBlock* block) { return cache_.request_free(block); }
   void complete_free(FreeTicket ticket) { cache_.complete_free(ticket); }
   void empty_cache();
-  bool has_cached(Bytes requested, StreamHandle stream) { return cache_.has_cached(requested, stream); }
 
   const CachingStats& stats() const noexcept { return cache_.stats(); }
 

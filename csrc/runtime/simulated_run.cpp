@@ -88,21 +88,14 @@ bool SimulatedRun::step(const ReplayEvent& event) {
 bool SimulatedRun::allocate(const ReplayBlock& block, Placed& placed) {
   upstream_.streams().know(block.stream);
   placed.served = engine_.try_allocate(block.size, block.stream);
-  if (placed.served != nullptr) return claim(block, placed);
-  if (block.size > SimulatedCache::kSmallRequest && !upstream_.torch().has_cached(block.size, block.stream)) {
-    const Bytes more = SimulatedCache::segment_size(rounded_request(block.size));
-    placed.served = engine_.make_way(more, block.size, block.stream);
-    if (placed.served != nullptr) return claim(block, placed);
+  if (placed.served != nullptr) {
+    offence_ = upstream_.streams().claim(reinterpret_cast<std::uint64_t>(placed.served), rounded_request(block.size),
+                                         block.stream);
+    return true;
   }
   placed.block = allocate_upstream(block);
   if (placed.block == nullptr) return false;
   engine_.note_upstream_allocation(pointer_of(placed.block), block.size, block.stream);
-  return true;
-}
-
-bool SimulatedRun::claim(const ReplayBlock& block, const Placed& placed) {
-  offence_ = upstream_.streams().claim(reinterpret_cast<std::uint64_t>(placed.served), rounded_request(block.size),
-                                       block.stream);
   return true;
 }
 

@@ -48,7 +48,6 @@ class SimulatedRun {
 
   bool step(const ReplayEvent& event);
   bool allocate(const ReplayBlock& block, Placed& placed);
-  bool claim(const ReplayBlock& block, const Placed& placed);
   void request_free(const ReplayBlock& block, Placed& placed);
   SimulatedBlock* allocate_upstream(const ReplayBlock& block);
   // Which stream recorded a block, the trace does not tell: another one that the run uses.

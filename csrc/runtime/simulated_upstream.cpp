@@ -7,7 +7,7 @@ void* SimulatedUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
   // As on the device: an arena is taken instead of what the cache holds, not beside it.
   constexpr Bytes kLargeExtent = Bytes{32} << 20;
   if (size >= kLargeExtent) torch_.empty_cache();
-  SimulatedBlock* block = torch_.allocate_whole(size, stream);
+  SimulatedBlock* block = torch_.allocate(size, stream);
   if (block == nullptr) return nullptr;
   // An address and nothing more: what is behind it is never read.
   void* extent = reinterpret_cast<void*>(block->address);
@@ -27,16 +27,6 @@ void SimulatedUpstream::deallocate(void* extent) noexcept {
   if (offence_.empty()) offence_ = std::move(found);
   extent_bytes_ -= block->size;
   torch_.complete_free(torch_.request_free(block));
-}
-
-void SimulatedUpstream::flush() noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  torch_.empty_cache();
-}
-
-Upstream::Level SimulatedUpstream::level() noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return {torch_.stats().reserved, torch_.stats().allocated};
 }
 
 Fence SimulatedUpstream::record_fence(StreamHandle stream) noexcept {

@@ -19,8 +19,6 @@ class SimulatedUpstream final : public Upstream {
 
   void* allocate(Bytes size, StreamHandle stream) noexcept override;
   void deallocate(void* extent) noexcept override;
-  void flush() noexcept override;
-  Level level() noexcept override;
   bool fences_allowed() const noexcept override { return !faults_.is_capturing; }
   Fence record_fence(StreamHandle stream) noexcept override;
   bool fence_done(Fence fence) noexcept override;

@@ -17,14 +17,6 @@ class Upstream {
   // May be slow. Called without any lock of ours held.
   virtual void* allocate(Bytes size, StreamHandle stream) noexcept = 0;
   virtual void deallocate(void* extent) noexcept = 0;
-  // Gives back what it holds and nobody uses.
-  virtual void flush() noexcept {}
-  // What it holds, and what of that is in use, extents included; zeros where nothing is ever held.
-  struct Level {
-    Bytes reserved = 0;
-    Bytes allocated = 0;
-  };
-  virtual Level level() noexcept { return {}; }
 
   // False while a stream of this process is being captured: then no fence call is allowed on any thread.
   virtual bool fences_allowed() const noexcept = 0;

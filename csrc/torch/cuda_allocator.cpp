@@ -80,9 +80,7 @@ void* CudaAllocator::obtain(CudaDevice& device, std::size_t size_bytes, cudaStre
   if (for_pool) {
     device.engine.follow_stream(handle);
   } else {
-    void* served = device.engine.try_allocate(size, handle);
-    if (served == nullptr && device.engine.is_bound()) served = make_way(device, size, handle);
-    if (served != nullptr) {
+    if (void* served = device.engine.try_allocate(size, handle)) {
       if (device.history.is_watching()) device.history.note_allocation(served, size, handle);
       report(device, served, round_up(size, kAlignment));
       return served;
@@ -106,12 +104,6 @@ void* CudaAllocator::pass_through(CudaDevice& device, std::size_t size_bytes, cu
   }
   if (ptr == nullptr) ptr = native_.raw_alloc_with_stream(size_bytes, stream);
   return ptr;
-}
-
-// Before a request that would lift the run above what it would reserve without a plan. Small ones are not worth the look.
-void* CudaAllocator::make_way(CudaDevice& device, Bytes size, StreamHandle stream) {
-  if (size <= kSmallRequest || routes_.any_open() || has_cached_block(native_, device.index, size)) return nullptr;
-  return device.engine.make_way(native_segment_bytes(size), size, stream);
 }
 
 // Before a request that would fail: a failure runs observers and counts, even if a second try succeeds. Small

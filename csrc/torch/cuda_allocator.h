@@ -79,7 +79,6 @@ class CudaAllocator final : public ForwardingCudaAllocator {
   c10::DataPtr allocate_natively(std::size_t size_bytes);
   void* obtain(CudaDevice& device, std::size_t size_bytes, cudaStream_t stream);
   void* pass_through(CudaDevice& device, std::size_t size_bytes, cudaStream_t stream);
-  void* make_way(CudaDevice& device, Bytes size, StreamHandle stream);
   void make_room(CudaDevice& device, Bytes size);
   Bytes give_back(CudaDevice& device);
   void release_served(Engine& owner, void* ptr);

@@ -10,9 +10,9 @@ namespace stalloc {
 
 struct CudaDevice {
   CudaDevice(native::CUDAAllocator& native, c10::DeleterFnPtr native_deleter, const CudaPoolRoutes& routes,
-             CudaExpandable& expandable, c10::DeviceIndex device)
+             c10::DeviceIndex device)
       : index(device),
-        upstream(native, native_deleter, routes, expandable, device),
+        upstream(native, native_deleter, routes, device),
         engine(upstream),
         stats(native, upstream, engine, device),
         history(native, device) {

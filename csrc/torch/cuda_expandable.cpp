@@ -73,37 +73,10 @@ std::string CudaExpandable::turn_on(bool is_initialized) {
   is_wanted_ = reason.empty();
   if (!is_wanted_ || !is_initialized) return reason;
   settings_before_ = allocator_settings();
-  set(num_pauses_ == 0 ? "True" : "False");
+  native::setAllocatorSettings(with_setting(settings_before_, "True"));
   is_on_ = true;
   was_on_.store(true);
   return {};
-}
-
-// Not where the program has decided since.
-bool CudaExpandable::is_ours() const {
-  return allocator_settings() == with_setting(settings_before_, num_pauses_ == 0 ? "True" : "False");
-}
-
-void CudaExpandable::set(const char* value) { native::setAllocatorSettings(with_setting(settings_before_, value)); }
-
-void CudaExpandable::pause() noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  try {
-    if (num_pauses_ == 0 && is_on_ && is_ours()) set("False");
-  } catch (const std::exception&) {
-    // What is taken now lies in expandable segments, which works too.
-  }
-  ++num_pauses_;
-}
-
-void CudaExpandable::resume() noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  try {
-    if (num_pauses_ == 1 && is_on_ && is_ours()) set("True");
-  } catch (const std::exception&) {
-    // The run goes on without.
-  }
-  --num_pauses_;
 }
 
 void CudaExpandable::turn_off() noexcept {
@@ -112,8 +85,8 @@ void CudaExpandable::turn_off() noexcept {
   if (!is_on_) return;
   is_on_ = false;
   try {
-    if (!is_ours()) return;
-    set("False");
+    if (allocator_settings() != with_setting(settings_before_, "True")) return;  // the program has decided meanwhile
+    native::setAllocatorSettings(with_setting(settings_before_, "False"));
     native::setAllocatorSettings(settings_before_);  // the text that torch tells is the program's again
   } catch (const std::exception&) {
     // torch took the same text before, so this cannot be; it would go on with expandable segments.

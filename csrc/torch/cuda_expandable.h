@@ -16,18 +16,6 @@ class CudaExpandable {
   std::string turn_on(bool is_initialized);
   // As the program had it. What lies in expandable segments stays there.
   void turn_off() noexcept;
-  // While one lives, memory is taken as the program had it: for the arena, whose tensors may be shared with other processes.
-  // Other threads' requests meanwhile are too, which harms nothing.
-  class Pause {
-   public:
-    explicit Pause(CudaExpandable& setting) noexcept : setting_(setting) { setting_.pause(); }
-    ~Pause() { setting_.resume(); }
-    Pause(const Pause&) = delete;
-    Pause& operator=(const Pause&) = delete;
-
-   private:
-    CudaExpandable& setting_;
-  };
   // Called when CUDA has been initialized.
   void on_initialized() noexcept;
   // A memory pool is about to be opened: pools with an allocator of their own refuse the setting. Off for good.
@@ -37,16 +25,11 @@ class CudaExpandable {
 
  private:
   std::string why_not() const;
-  void pause() noexcept;
-  void resume() noexcept;
-  bool is_ours() const;
-  void set(const char* value);
 
   std::mutex mutex_;      // guards all below; no lock of the engine is held with it
   bool is_wanted_ = false;
   bool is_forbidden_ = false;
   bool is_on_ = false;
-  int num_pauses_ = 0;
   std::string settings_before_;
   std::atomic<bool> was_on_{false};
 };

@@ -102,7 +102,7 @@ CudaDevice& CudaAllocator::device(c10::DeviceIndex index) {
     throw Error("device: index=" + std::to_string(index) + ", must be that of a CUDA device. Give another.");
   const std::lock_guard<std::mutex> lock(setup_mutex_);
   if (CudaDevice* found = find_device(index)) return *found;
-  auto* made = new CudaDevice(native_, native_deleter_, routes_, expandable_, index);
+  auto* made = new CudaDevice(native_, native_deleter_, routes_, index);
   if (set_up_history_) set_up_history_(made->history);
   for (const auto& tracker : trackers_) made->history.attach(tracker);
   const auto slot = static_cast<std::size_t>(index);

@@ -7,7 +7,6 @@
 
 #include "runtime/host_bytes.h"
 #include "torch/cuda_limits.h"
-#include "torch/cuda_stats.h"
 
 namespace stalloc {
 namespace {
@@ -45,7 +44,6 @@ void* CudaUpstream::allocate(Bytes size, StreamHandle stream) noexcept {
     if (size >= kLargeExtent && !has_cached_block(native_, device_, size)) native_.emptyCache({0, 0});
     if (!make_room(size)) return nullptr;
     if (before_extent_) before_extent_();
-    const CudaExpandable::Pause pause(expandable_);
     void* base = native_.raw_alloc_with_stream(static_cast<std::size_t>(size), cuda_stream(stream));
     try {
       Extent extent{reinterpret_cast<std::uintptr_t>(base), size, stream, size};
@@ -114,23 +112,6 @@ void CudaUpstream::deallocate(void* extent) noexcept {
   }
   // Not raw_delete: that one follows torch's enable switch, and the block came from the cache.
   native_deleter_(extent);
-}
-
-void CudaUpstream::flush() noexcept {
-  try {
-    if (!routes_.any_open()) native_.emptyCache({0, 0});
-  } catch (const std::exception&) {
-    // It stays cached.
-  }
-}
-
-Upstream::Level CudaUpstream::level() noexcept {
-  try {
-    const DeviceStats stats = native_.getDeviceStats(device_);
-    return {current(stats.reserved_bytes), current(stats.allocated_bytes)};
-  } catch (const std::exception&) {
-    return {};  // CUDA is not initialized: nothing is held
-  }
 }
 
 std::optional<CudaUpstream::Extent> CudaUpstream::extent_of(const void* ptr) const {

@@ -10,7 +10,6 @@
 
 #include "runtime/upstream.h"
 #include "torch/compat.h"
-#include "torch/cuda_expandable.h"
 #include "torch/cuda_pool_routes.h"
 
 namespace stalloc {
@@ -27,8 +26,8 @@ class CudaUpstream final : public Upstream {
   };
 
   CudaUpstream(native::CUDAAllocator& native, c10::DeleterFnPtr native_deleter, const CudaPoolRoutes& routes,
-               CudaExpandable& expandable, c10::DeviceIndex device)
-      : native_(native), native_deleter_(native_deleter), routes_(routes), expandable_(expandable), device_(device) {}
+               c10::DeviceIndex device)
+      : native_(native), native_deleter_(native_deleter), routes_(routes), device_(device) {}
   // Events are leaked: at process exit the driver may be gone.
 
   // Called before each extent is asked for. Set once, before the first.
@@ -40,8 +39,6 @@ class CudaUpstream final : public Upstream {
 
   void* allocate(Bytes size, StreamHandle stream) noexcept override;
   void deallocate(void* extent) noexcept override;
-  void flush() noexcept override;
-  Level level() noexcept override;
   bool fences_allowed() const noexcept override { return !routes_.any_open(); }
   Fence record_fence(StreamHandle stream) noexcept override;
   bool fence_done(Fence fence) noexcept override;
@@ -74,7 +71,6 @@ class CudaUpstream final : public Upstream {
   native::CUDAAllocator& native_;
   const c10::DeleterFnPtr native_deleter_;
   const CudaPoolRoutes& routes_;
-  CudaExpandable& expandable_;
   const c10::DeviceIndex device_;
   std::function<void()> before_extent_;
 
