@@ -53,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
 
 def default_deadline_s(num_buffers: int) -> float:
     """What a person waits for without wondering; most searches end long before, at the lower bound."""
-    for limit, seconds in ((2_000, 0.9), (12_000, 1.7), (150_000, 7.5)):
+    for limit, seconds in ((2_000, 0.9), (12_000, 1.7), (50_000, 9.4), (150_000, 7.5)):
         if num_buffers <= limit:
             return seconds
     return 40.0
