@@ -361,8 +361,9 @@ class Session:
     def _start_job(self, lasting: Plan | None = None) -> None:
         self._attempts += 1
         longest = self._longest_batch()
-        # A plan that has room for longer batches than were recorded does not show in these what it is worth.
-        is_rehearsed = longest is None and self._memory.reserved_bytes() is not None
+        # Against expandable segments, on the recorded steps: there a plan with room for longer batches does not show its worth.
+        is_rehearsed = (longest is None and self.config.expandable_segments == "auto"
+                        and self._memory.reserved_bytes() is not None)
         self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting,
                             shares_spaces=self.hands_over, longest_batch=longest, is_rehearsed=is_rehearsed)
         self._job.start()
