@@ -65,6 +65,7 @@ class Figures:
     peaks: list[int]
     seconds: list[float]
     method: str
+    lower_bound_bytes: int
 
     @property
     def ratio(self) -> float:
@@ -136,7 +137,7 @@ def measure(instance: Instance, args: argparse.Namespace) -> Figures:
         ratios.append(placement["peak_bytes"] / placement["lower_bound_bytes"])
         seconds.append(placement["elapsed_s"])
         method = placement["method"]
-    return Figures(ratios, peaks, seconds, method)
+    return Figures(ratios, peaks, seconds, method, placement["lower_bound_bytes"])
 
 
 def describe(instance: Instance, figures: Figures) -> str:
@@ -158,7 +159,7 @@ def write_csv(instance: Instance, path: Path) -> None:
     path.write_text("id,lower,upper,size\n" + "".join(f"{i},{a},{b},{s}\n" for i, (a, b, s) in rows))
 
 
-def measure_omnimalloc(instance: Instance, allocator: str, python: str, source: Path) -> str:
+def measure_omnimalloc(instance: Instance, bound_bytes: int, allocator: str, python: str, source: Path) -> str:
     """One run of one of its allocators, which may take the seconds that are asked of us, or a few."""
     budget = instance.asked[1] if instance.asked else _CAPACITY_TOTAL_S
     try:
@@ -171,9 +172,7 @@ def measure_omnimalloc(instance: Instance, allocator: str, python: str, source: 
     answer = json.loads(run.stdout.splitlines()[-1])
     if "error" in answer:
         return answer["error"]
-    columns = (instance.lower, instance.upper, instance.size)
-    bound = _core.place(*columns, deadline_s=0.0)["lower_bound_bytes"]
-    return f"{answer['peak_bytes'] / bound:.5f} in {answer['seconds']:.2f} s"
+    return f"{answer['peak_bytes'] / bound_bytes:.5f} in {answer['seconds']:.2f} s"
 
 
 def measure_minimalloc_program(instance: Instance, source: Path) -> str:
@@ -251,7 +250,8 @@ def main() -> None:
             if is_compared and (allocators or has_program):
                 write_csv(instance, source)
             for allocator in allocators:
-                row += f" {measure_omnimalloc(instance, allocator, args.omnimalloc, source) if is_compared else '-'} |"
+                cell = measure_omnimalloc(instance, figures.lower_bound_bytes, allocator, args.omnimalloc, source) if is_compared else "-"
+                row += f" {cell} |"
             if has_program:
                 row += f" {measure_minimalloc_program(instance, source)} |"
             print(row, flush=True)

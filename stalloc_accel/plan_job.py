@@ -56,8 +56,8 @@ class PlanJob(threading.Thread):
 
     When it has ended, either `error` is set, or all of: `lasting` (the plan from the first event on, for the store),
     `current` (the plan for a run that is under way), `agreement` (the share of the extra step's requests that the plan
-    foretells, in [0, 1]), `seconds` (of planning), `num_planned` (steps that the plan was made from). Of a plan with dynamic
-    requests it also tells what it makes of the recorded steps: `rehearsal` of `current`, `lasting_rehearsal` of `lasting`.
+    foretells, in [0, 1]), `seconds` (of planning), `num_planned` (steps that the plan was made from). Where it was rehearsed it
+    also tells what it makes of recorded steps: `rehearsal` of `current`, and with dynamic requests `lasting_rehearsal` of `lasting`.
     `needed_bytes` is the arena for `current` and the batches met; `current` itself has room for `longest_batch`.
     Only `is_premature` is set where the steps differ and are too few for such a plan.
     """
@@ -146,17 +146,19 @@ class PlanJob(threading.Thread):
     def _fit_longest(self, trace: Mapping[str, Any]) -> None:
         """The step that came after planning, or one that was not planned from, may have had the longest batch."""
         longest = longest_met(self.lasting, trace)
-        self._fit(longest)
+        self.current = self._fitted(self.current, longest)
         self.needed_bytes = int(self.current["arena_bytes"].sum())
         if self._longest_batch is not None and not is_dynamic(self.current):
-            self._fit(self._longest_batch.variable_bytes(self.lasting, longest))
+            longest = self._longest_batch.variable_bytes(self.current, longest)
+            self.current = self._fitted(self.current, longest)
+        if not self._is_stored:
+            self.lasting = self._fitted(self.lasting, longest)
 
-    def _fit(self, longest: list[int]) -> None:
+    def _fitted(self, plan: Plan, variable_bytes: list[int]) -> Plan:
         from stalloc_accel import _core
-        if longest != self.current["variable_bytes"].tolist():
-            self.current = _core.resized(self.current, longest, self._deadline_s)
-        if not self._is_stored and longest != self.lasting["variable_bytes"].tolist():
-            self.lasting = _core.resized(self.lasting, longest, self._deadline_s)
+        if variable_bytes == plan["variable_bytes"].tolist():
+            return plan
+        return _core.resized(plan, variable_bytes, self._deadline_s)
 
     def _rehearse(self, trace: Mapping[str, Any], num_steps: int) -> None:
         """On all recorded steps, of which the last was not there when the plan was made.

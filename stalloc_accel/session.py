@@ -394,16 +394,21 @@ class Session:
             self._retry(job)
         elif job.agreement < (_MIN_DYNAMIC_AGREEMENT if is_dynamic(job.current) else _MIN_AGREEMENT):
             self._retry(job)
-        elif not is_dynamic(job.current):
-            self._keep_lasting(job)
-            if job.rehearsal is None or job.rehearsal.planned_bytes <= job.rehearsal.unplanned_bytes:
-                self._activate(job)
-            else:
-                self._become_passive(
-                    f"with the plan the recorded steps would have needed {job.rehearsal.planned_bytes >> 20} MiB, without it "
-                    f"{job.rehearsal.unplanned_bytes >> 20}; the next run starts with the plan")
-        else:
+        elif is_dynamic(job.current):
             self._decide_dynamic(job)
+        else:
+            self._decide_repeating(job)
+
+    def _decide_repeating(self, job: PlanJob) -> None:
+        """Steps that ask for the same each time: their plan is good for the next run, and for this one unless it did worse."""
+        self._keep_lasting(job)
+        rehearsal = job.rehearsal
+        if rehearsal is None or rehearsal.planned_bytes <= rehearsal.unplanned_bytes:
+            self._activate(job)
+            return
+        self._become_passive(
+            f"with the plan the recorded steps would have needed {rehearsal.planned_bytes >> 20} MiB, without it "
+            f"{rehearsal.unplanned_bytes >> 20}; the next run starts with the plan")
 
     def _decide_dynamic(self, job: PlanJob) -> None:
         """Steps that differ in the number of their requests: a plan is worth it where it did well in the recorded ones."""
