@@ -79,6 +79,9 @@ class PlanJob(threading.Thread):
         self._is_rehearsed = is_rehearsed
         self._is_stored = lasting is not None
         self._step_ended = threading.Event()
+        self._is_at_rest = threading.Event()  # waits for a step, or has ended
+        self._resting = threading.Lock()  # a step that ends meanwhile is not slept through
+        self.has_ended = False
         self._cancelled = False
         self.lasting = lasting
         self.current: Plan | None = None
@@ -97,10 +100,22 @@ class PlanJob(threading.Thread):
             self._plan()
         except Exception as error:  # noqa: BLE001 - carried to the session, which decides
             self.error = error
+        finally:
+            self.has_ended = True
+            self._is_at_rest.set()
 
     def step_ended(self) -> None:
         """Tells the thread that the engine has recorded another step. Never blocks."""
-        self._step_ended.set()
+        with self._resting:
+            self._is_at_rest.clear()
+            self._step_ended.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until it has ended, but not while it waits for a step itself: where it began late, it may have planned from
+        the step that it was to be checked against. Returns whether it has ended."""
+        if not self.has_ended:
+            self._is_at_rest.wait(timeout_s)
+        return self.has_ended
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -136,6 +151,9 @@ class PlanJob(threading.Thread):
             if self._cancelled or self._engine.recording_overflowed():
                 raise StallocError(describe("checking the plan", "num_steps", num_steps,
                                             "no step was recorded after planning", "Nothing to do."))
+            with self._resting:
+                if not self._step_ended.is_set():
+                    self._is_at_rest.set()
             self._step_ended.wait()
         self.num_events = len(trace["event_size"])
         self.agreement = _core.agreement(self.current, self.plan_step(num_steps - 1), trace, num_steps - 1)

@@ -434,12 +434,12 @@ class Session:
         """How long a planner may search beside the training: about a step."""
         return min(max(self._step_seconds, 0.2), 5.0)
 
-    def _has_ended(self, thread: PlanJob) -> bool:
+    def _has_ended(self, job: PlanJob) -> bool:
         """Waits a little where steps are shorter than planning, in all no more than _PLANNER_WAIT_S a run."""
         began = time.perf_counter()
-        thread.join(max(self._wait_left_s, 0.0))
+        has_ended = job.wait(max(self._wait_left_s, 0.0))
         self._wait_left_s -= time.perf_counter() - began
-        return not thread.is_alive()
+        return has_ended
 
     def _retry(self, job: PlanJob) -> None:
         self.from_cache = False
