@@ -196,12 +196,12 @@ def test_a_huge_claim_costs_neither_memory_nor_time():
     for name in plan_file.ARRAYS:
         header[name]["shape"] = [1 << 40]
     data = join(header, arrays)
-    started = time.perf_counter()
+    started = time.process_time()
     tracemalloc.start()
     refusal_of(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 4 << 20 and time.perf_counter() - started < 1.0
+    assert peak < 4 << 20 and time.process_time() - started < 1.0
 
 
 def test_no_path_in_a_file_is_opened(monkeypatch):
@@ -231,9 +231,9 @@ def test_a_plan_that_is_not_of_the_format_is_not_written(change):
 def test_a_hundred_thousand_slots_are_read_within_a_second():
     plan = plan_of(num_blocks=100_000)
     data = plan_file.encode(KEY, plan, {})
-    started = time.perf_counter()
+    started = time.process_time()
     stored = plan_file.decode(data, KEY.digest)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert are_equal(stored.plan, plan)
 
 

@@ -95,8 +95,8 @@ def test_plan_files_that_reach_new_code_are_refused_in_one_line_or_harmless(seed
     fuzzer = PlanFileFuzzer(seed)
     fuzzer.run(DATA)
     deadline, runs = time.monotonic() + 5, 0
-    while time.monotonic() < deadline:
+    while runs <= 50 or time.monotonic() < deadline:
         fuzzer.run(fuzzer.changed())
         runs += 1
     print(f"{runs} files, {len(fuzzer.corpus)} kept, {fuzzer.accepted} accepted")
-    assert runs > 50 and len(fuzzer.corpus) > 3 and fuzzer.accepted > 1
+    assert len(fuzzer.corpus) > 3 and fuzzer.accepted > 1

@@ -215,9 +215,9 @@ def test_half_a_million_events_replay_in_seconds():
         if len(window) > 300:
             history.free(window.pop(i * 31 % 300))
     core = history.core()
-    began = time.perf_counter()
+    began = time.process_time()
     _core.replay(core, "native", {})
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 def test_the_setting_may_change_and_blocks_of_the_one_kind_never_serve_the_other():

@@ -176,9 +176,9 @@ def test_a_cyclic_structure_is_walked_once(tmp_path):
 def test_a_deep_stack_that_all_events_share_is_walked_once(tmp_path):
     shared = event(frames=[FRAMES[0]] * 200_000) * 200_000
     path = write(tmp_path / "s.pickle", snapshot_of(shared))
-    began = time.perf_counter()
+    began = time.process_time()
     assert set(one_device(path).history.stack.tolist()) == {0}
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_depth_costs_nothing(tmp_path):
@@ -203,14 +203,14 @@ def test_flipped_bytes_never_crash(tmp_path, rng, damage):
 
 
 def measured_read(path) -> tuple[int, float, str]:
-    """Bytes that a fresh process needs beyond its imports, seconds, and what it said."""
+    """Bytes that a fresh process needs beyond its imports, seconds of processor time, and what it said."""
     program = ("import resource, sys, time\n"
                "from stalloc_accel.snapshot import read_snapshot, SnapshotError\n"
                "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
-               "before, began = peak(), time.perf_counter()\n"
+               "before, began = peak(), time.process_time()\n"
                "try: said = str(sum(len(device.history) for device in read_snapshot(sys.argv[1]).devices))\n"
                "except SnapshotError as error: said = str(error)\n"
-               "print(peak() - before, time.perf_counter() - began, said)\n")
+               "print(peak() - before, time.process_time() - began, said)\n")
     answer = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True).stdout
     memory, seconds, said = answer.split(maxsplit=2)
     return int(memory), float(seconds), said
@@ -252,11 +252,10 @@ def test_a_small_file_that_unpacks_without_end_is_stopped(tmp_path):
         file.write(b"\x80\x04(")
         for _ in range(300):
             file.write(b"]" * (1 << 20))
-    began = time.perf_counter()
-    memory, _, said = measured_read(path)
+    memory, seconds, said = measured_read(path)
     assert said.startswith("reading a snapshot")
     assert memory < 600 * MIB
-    assert time.perf_counter() - began < 30
+    assert seconds < 30
 
 
 def test_a_recorded_trace_in_the_repository_is_whole():

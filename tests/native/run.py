@@ -35,7 +35,7 @@ def command(task: str) -> list[str]:
     return [str(BUILD / "stress"), "--kind", task]
 
 
-def work(task: str, seed: int, seconds: float) -> tuple[str, collections.Counter, list[str]]:
+def work(task: str, seed: int, seconds: float, programs: int) -> tuple[str, collections.Counter, list[str]]:
     """One process after another until the time is over; as long as none crashes it is one."""
     counts: collections.Counter = collections.Counter(processes=1, crashes=0)
     findings: list[str] = []
@@ -43,7 +43,8 @@ def work(task: str, seed: int, seconds: float) -> tuple[str, collections.Counter
     while (left := end - time.monotonic()) > 0.5 or not counts["seconds"]:
         finding = BUILD / "findings" / f"{task}-{seed}"
         finding.parent.mkdir(exist_ok=True)
-        arguments = [*command(task), "--seconds", f"{max(left, 1):.0f}", "--seed", str(seed)]
+        arguments = [*command(task), "--seconds", f"{max(left, 1):.0f}",
+                     "--programs", str(programs), "--seed", str(seed)]
         try:
             done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", timeout=seconds + _SPARE_S,
                                   env={**os.environ, "FUZZ_FINDING": str(finding)})
@@ -75,6 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(FUZZ_TARGETS + STRESS_KINDS)}; all")
     parser.add_argument("--seconds", type=float, default=10, help="of each process")
+    parser.add_argument("--programs", type=int, default=1, help="that each process runs at least, whatever the time")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     options = parser.parse_args()
@@ -88,7 +90,8 @@ def main() -> int:
     totals: dict[str, collections.Counter] = {task: collections.Counter() for task in tasks}
     findings: list[str] = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        jobs = [pool.submit(work, tasks[index % len(tasks)], draw.randrange(2**48), options.seconds)
+        jobs = [pool.submit(work, tasks[index % len(tasks)], draw.randrange(2**48), options.seconds,
+                            options.programs)
                 for index in range(max(options.jobs, len(tasks)))]
         for job in jobs:
             task, counts, found = job.result()

@@ -1,6 +1,6 @@
 // Coverage-guided fuzzing without clang: inputs that reach new edges of the library are kept and changed further.
 //
-//   fuzz TARGET CORPUS [--seconds N] [--seed S] [--keep 1]   CORPUS: a folder of inputs; --keep writes new ones there
+//   fuzz TARGET CORPUS [--seconds N] [--programs N] [--seed S] [--keep 1]   CORPUS: a folder of inputs; --keep writes new ones there
 //   fuzz TARGET FILE                                         runs one input
 //   fuzz TARGET CORPUS --least FOLDER                        copies the inputs, shortest first, that reach a new edge
 #include <unistd.h>
@@ -144,7 +144,7 @@ int copy_least(const Named& named, const std::filesystem::path& corpus, const st
   return 0;
 }
 
-int run_all(const Named& named, const std::filesystem::path& corpus, std::uint64_t seed, double seconds, bool keeps) {
+int run_all(const Named& named, const std::filesystem::path& corpus, std::uint64_t seed, double seconds, std::int64_t programs, bool keeps) {
   const auto began = std::chrono::steady_clock::now();
   const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   Fuzzer fuzzer(named, seed);
@@ -157,7 +157,7 @@ int run_all(const Named& named, const std::filesystem::path& corpus, std::uint64
     for (const auto& entry : std::filesystem::directory_iterator(corpus)) fuzzer.add(read_file(entry.path()));
   for (std::int64_t i = 0; i < kFirstInputs; ++i) fuzzer.add_random();
   fuzzer.tell(passed());
-  while (passed() < seconds) {
+  for (std::int64_t i = 0; i < programs || passed() < seconds; ++i) {
     const Bytestring found = fuzzer.try_one();
     if (found.empty() || !keeps) continue;
     char name[32];
@@ -176,11 +176,13 @@ int main(int argc, char** argv) {
   using namespace stalloc;
   if (argc < 3) return 2;
   double seconds = 0;
+  std::int64_t programs = 0;
   std::uint64_t seed = std::random_device{}();
   bool keeps = false;
   std::string least;
   for (int i = 3; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--seconds") == 0) seconds = std::atof(argv[i + 1]);
+    if (std::strcmp(argv[i], "--programs") == 0) programs = std::atoll(argv[i + 1]);
     if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::strcmp(argv[i], "--least") == 0) least = argv[i + 1];
     if (std::strcmp(argv[i], "--keep") == 0) keeps = std::atoi(argv[i + 1]) != 0;
@@ -189,6 +191,6 @@ int main(int argc, char** argv) {
   std::signal(SIGALRM, on_signal);
   for (const Named& named : kTargets)
     if (std::strcmp(named.name, argv[1]) == 0)
-      return !least.empty() ? copy_least(named, argv[2], least) : run_all(named, argv[2], seed, seconds, keeps);
+      return !least.empty() ? copy_least(named, argv[2], least) : run_all(named, argv[2], seed, seconds, programs, keeps);
   return 2;
 }

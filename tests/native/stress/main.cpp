@@ -1,4 +1,4 @@
-// Random programs against the engine until the time is over. A program that fails is told with the seed that repeats it:
+// Random programs against the engine, as many as asked for and until the time is over. A program that fails is told with the seed that repeats it:
 //   stress --kind host --seed SEED --programs 1
 #include <chrono>
 #include <cinttypes>
@@ -17,8 +17,8 @@ namespace {
 struct Options {
   std::string kind = "all";  // host, threads, simulated, all
   std::uint64_t seed = std::random_device{}();
-  std::int64_t programs = 0;  // 0: until the time is over
-  double seconds = 10;
+  std::int64_t programs = 1;
+  double seconds = 0;
 };
 
 Options parse(int argc, char** argv) {
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
   const auto began = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   stalloc::Counts counts;
-  for (std::int64_t i = 0; options.programs > 0 ? i < options.programs : seconds() < options.seconds; ++i)
+  for (std::int64_t i = 0; i < options.programs || seconds() < options.seconds; ++i)
     counts.add(run_one(options.kind, options.seed + static_cast<std::uint64_t>(i)));
   std::printf("stress: programs=%" PRId64 " events=%" PRId64 " served=%" PRId64 " upstream=%" PRId64
               " out_of_memory=%" PRId64 " controls=%" PRId64 " plans=%" PRId64 " refused=%" PRId64 " seconds=%.1f\n",
