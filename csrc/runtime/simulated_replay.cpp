@@ -18,11 +18,11 @@ class Replay {
   ReplayResult run() {
     std::int64_t died = -1;
     for (std::int64_t i = 0; i < trace_.num_events() && died < 0; ++i) {
-      if (meter_.at_mark(i)) meter_.close_span(model_.stats().allocated, model_.stats().reserved);
+      while (meter_.at_mark(i)) meter_.close_span(model_.stats().allocated, model_.stats().reserved);
       if (!step(trace_.events[static_cast<std::size_t>(i)])) died = i;
       meter_.observe(model_.stats().allocated, model_.stats().reserved);
     }
-    if (meter_.at_mark(trace_.num_events())) meter_.close_span(model_.stats().allocated, model_.stats().reserved);
+    while (meter_.at_mark(trace_.num_events())) meter_.close_span(model_.stats().allocated, model_.stats().reserved);
     meter_.close_last_span();
     ReplayResult result = meter_.result();
     result.died_at_event = died;

@@ -36,7 +36,7 @@ SimulatedRun::~SimulatedRun() {
 bool SimulatedRun::advance(std::int64_t end) {
   const SimulatedAllocator& torch = upstream_.torch();
   for (; next_ < std::min(end, trace_->num_events()) && died_at_ < 0 && offence_.empty(); ++next_) {
-    if (meter_.at_mark(next_)) meter_.close_span(allocated_bytes(), torch.stats().reserved);
+    while (meter_.at_mark(next_)) meter_.close_span(allocated_bytes(), torch.stats().reserved);
     upstream_.streams().advance(next_);
     if (!step(trace_->events[static_cast<std::size_t>(next_)])) died_at_ = next_;
     if (offence_.empty()) offence_ = upstream_.offence();
@@ -47,7 +47,7 @@ bool SimulatedRun::advance(std::int64_t end) {
 
 ReplayResult SimulatedRun::finish() {
   const CachingStats stats = upstream_.torch().stats();
-  if (meter_.at_mark(next_)) meter_.close_span(allocated_bytes(), stats.reserved);
+  while (meter_.at_mark(next_)) meter_.close_span(allocated_bytes(), stats.reserved);
   meter_.close_last_span();
   ReplayResult result = meter_.result();
   result.died_at_event = died_at_;

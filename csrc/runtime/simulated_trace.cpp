@@ -9,11 +9,11 @@ namespace {
 constexpr Bytes kLargestSize = Bytes{1} << 40;  // so that no sum over a history leaves 63 bits
 
 void check_steps(const std::vector<std::int64_t>& step_begin, std::size_t count) {
-  std::int64_t last = -1;
+  std::int64_t last = 0;
   for (const std::int64_t begin : step_begin) {
-    if (begin <= last || begin > static_cast<std::int64_t>(count)) {
+    if (begin < last || begin > static_cast<std::int64_t>(count)) {
       throw Error("replay refused the step marks: mark=" + std::to_string(begin) +
-                  ", marks are increasing event indices up to " + std::to_string(count) + ". Correct the marks file.");
+                  ", marks are event indices in order, up to " + std::to_string(count) + ". Correct the marks file.");
     }
     last = begin;
   }

@@ -51,7 +51,7 @@ struct ReplayTrace {
 };
 
 // Arrays of `count` events. Throws Error on a size <= 0 of an allocation, a size above 2^50, or step marks
-// that are not increasing event indices.
+// that are no event indices in order; two are the same where a step asked for nothing.
 ReplayTrace make_replay_trace(const std::uint8_t* actions, const std::uint64_t* addresses, const std::int64_t* sizes,
                               const std::uint64_t* streams, std::size_t count, std::vector<std::int64_t> step_begin);
 
