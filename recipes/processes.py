@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,5 +44,8 @@ def use_own_builds() -> None:
     """Has DeepSpeed compile below build/ of this checkout. A process killed while it compiled leaves a lock behind, for
     which all later ones wait without end: those are taken away here, before any run is started."""
     os.environ["TORCH_EXTENSIONS_DIR"] = str(_BUILDS)
+    # Hosts find this interpreter's ninja in some processes and the system's in others. Each compiles anew what the other
+    # has compiled, a minute each time.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     for lock in _BUILDS.rglob("lock"):
         lock.unlink()

@@ -134,7 +134,6 @@ def _environment(folder: Path, is_disabled: bool, on_cpu: bool) -> dict[str, str
     kept = ("STALLOC_EXTENSION_DIR",)
     env = {name: value for name, value in os.environ.items() if not name.startswith("STALLOC_") or name in kept}
     env.update(
-        PATH=f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}",
         HF_HUB_OFFLINE="1",
         TOKENIZERS_PARALLELISM="false",
         CUBLAS_WORKSPACE_CONFIG=":4096:8",
