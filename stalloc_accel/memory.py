@@ -53,6 +53,9 @@ class DeviceMemory(Protocol):
 
     def total_bytes(self) -> int | None: ...
 
+    def has_expandable_segments(self) -> bool:
+        """Whether any are held: asking for them does nothing where they would break something."""
+
     def empty_cache(self) -> None: ...
 
     def use_expandable_segments(self, value: bool) -> None:
@@ -88,6 +91,9 @@ class CpuMemory:
 
     def total_bytes(self) -> None:
         return None
+
+    def has_expandable_segments(self) -> bool:
+        return False
 
     def empty_cache(self) -> None:
         pass
@@ -150,6 +156,10 @@ class CudaMemory:
 
     def total_bytes(self) -> int:
         return self._cuda.get_device_properties(self.device_index).total_memory
+
+    def has_expandable_segments(self) -> bool:
+        return self._cuda.is_initialized() and any(
+            segment.get("is_expandable") for segment in self._cuda.memory_snapshot() if segment["device"] == self.device_index)
 
     def empty_cache(self) -> None:
         self._cuda.empty_cache()

@@ -180,6 +180,7 @@ class SimulatedMemory:
 
     def __init__(self, run: Any) -> None:
         self._run = run
+        self._is_expandable = False
 
     def peaks(self) -> Peaks:
         return Peaks(allocated_bytes=self._run.allocated_bytes, reserved_bytes=self._run.reserved_bytes)
@@ -202,10 +203,14 @@ class SimulatedMemory:
     def total_bytes(self) -> int:
         return 141 << 30
 
+    def has_expandable_segments(self) -> bool:
+        return self._is_expandable
+
     def empty_cache(self) -> None:
         self._run.empty_cache()
 
     def use_expandable_segments(self, value: bool) -> None:
+        self._is_expandable = value
         self._run.use_expandable_segments(value)
 
 

@@ -362,8 +362,7 @@ class Session:
         self._attempts += 1
         longest = self._longest_batch()
         # Against expandable segments, on the recorded steps: there a plan with room for longer batches does not show its worth.
-        is_rehearsed = (longest is None and self.config.expandable_segments == "auto"
-                        and self._memory.reserved_bytes() is not None)
+        is_rehearsed = longest is None and self._memory.has_expandable_segments()
         self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting,
                             shares_spaces=self.hands_over, longest_batch=longest, is_rehearsed=is_rehearsed)
         self._job.start()

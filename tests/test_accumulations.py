@@ -7,8 +7,10 @@ import random
 import pytest
 from accumulations import Model, Training, random_lengths
 
+from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
-from stalloc_accel.replay import replay
+from stalloc_accel.device import Device
+from stalloc_accel.replay import ReplaySession, SimulatedMemory, replay
 
 
 @pytest.mark.parametrize("longest", (0, 3), ids=("constructs", "comes while planning"))
@@ -37,6 +39,32 @@ def test_a_first_run_needs_no_more_than_expandable_segments(seed):
     trace = Training(Model.random(draw), random_lengths(draw, 14, draw.randint(1, 3))).core()
     ours = replay(trace, "stalloc", config=StallocConfig(cache="off", log_level="error"), handover_audited=draw.random() < 0.5)
     assert ours.peaks().reserved_bytes <= replay(trace, "expandable").peaks().reserved_bytes
+
+
+class MemoryWithoutExpandableSegments(SimulatedMemory):
+    """As in a container that forbids pidfd_getfd: what is asked for does not happen."""
+
+    def use_expandable_segments(self, value: bool) -> None:
+        pass
+
+
+class SessionWithoutExpandableSegments(ReplaySession):
+    def _take_device(self) -> Device:
+        device = super()._take_device()
+        return Device(engine=device.engine, memory=MemoryWithoutExpandableSegments(self._run), is_early=device.is_early)
+
+
+@pytest.mark.parametrize("seed", (0, 2, 8))
+def test_a_first_run_is_not_held_to_expandable_segments_where_there_are_none(seed):
+    draw = random.Random(seed)
+    trace = Training(Model.random(draw), random_lengths(draw, 14, draw.randint(1, 3))).core()
+    run = _core.SimulatedRun(trace, {})
+    with SessionWithoutExpandableSegments(run, StallocConfig(cache="off", log_level="error"), "") as session:
+        for mark in trace.step_begin[1:]:
+            assert run.advance(int(mark))
+            session.step()
+        assert session.state.value == "active", session.reason
+    assert run.finish()["span_reserved_peak"].max() < 0.75 * replay(trace, "native").peaks().reserved_bytes
 
 
 @pytest.mark.parametrize("checkpoints", (False, True))
