@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stalloc_accel.session import Session
 
 _REFINE_S = 4.0  # for placing the next run's plan better, beside the training
+_SPARE = 16  # this part of the device
 _GOOD_RATIO = 1.0005  # of arena to lower bound: no refining
 
 
@@ -46,6 +47,14 @@ class Activation:
         """Whether max_arena allows it."""
         limit = self._arena_limit()
         return limit is None or int(plan["arena_bytes"].sum()) <= limit
+
+    def most_bytes(self) -> int | None:
+        """The largest arena that is taken for what may never come: max_arena allows it and the device has it, with some to spare
+        for the rest of the program. None where there is no limit."""
+        limits = [self._arena_limit()]
+        if (available := self._memory.available_bytes()) is not None:
+            limits.append(available - available // _SPARE)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def _arena_limit(self) -> int | None:
         config = self._session.config

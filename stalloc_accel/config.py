@@ -70,7 +70,8 @@ class StallocConfig:
     max_length: int | None = None
     """Longest sequence the run can meet, in tokens: memory for it is taken when the plan is activated, and not step by step
     as longer batches come. Needs a host that tells the number of samples in a batch (DeepSpeed, the Trainer, Accelerate) and
-    steps that do not differ in the number of their allocations. Not set: slots are laid out for the longest batch met so far and anew where a longer one comes, and the next run starts
+    steps that do not differ in the number of their allocations. Not set, or where that would take more than max_arena or 15/16 of
+    the device: slots are laid out for the longest batch met so far and anew where a longer one comes, and the next run starts
     with room for that."""
 
     dynamic: str = "auto"

@@ -53,6 +53,9 @@ class DeviceMemory(Protocol):
 
     def total_bytes(self) -> int | None: ...
 
+    def available_bytes(self) -> int | None:
+        """The most that torch may hold now, with what it holds; None where nothing is ever reserved."""
+
     def has_expandable_segments(self) -> bool:
         """Whether any are held: asking for them does nothing where they would break something."""
 
@@ -90,6 +93,9 @@ class CpuMemory:
         return None
 
     def total_bytes(self) -> None:
+        return None
+
+    def available_bytes(self) -> None:
         return None
 
     def has_expandable_segments(self) -> bool:
@@ -156,6 +162,11 @@ class CudaMemory:
 
     def total_bytes(self) -> int:
         return self._cuda.get_device_properties(self.device_index).total_memory
+
+    def available_bytes(self) -> int:
+        free, total = self._cuda.mem_get_info(self.device_index)
+        get_fraction = getattr(self._cuda, "get_per_process_memory_fraction", lambda device: 1.0)
+        return min(free + self.reserved_bytes(), int(get_fraction(self.device_index) * total))
 
     def has_expandable_segments(self) -> bool:
         return self._cuda.is_initialized() and any(

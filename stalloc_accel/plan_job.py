@@ -58,17 +58,18 @@ class PlanJob(threading.Thread):
     `current` (the plan for a run that is under way), `agreement` (the share of the extra step's requests that the plan
     foretells, in [0, 1]), `seconds` (of planning), `num_planned` (steps that the plan was made from). Where it was rehearsed it
     also tells what it makes of recorded steps: `rehearsal` of `current`, and with dynamic requests `lasting_rehearsal` of `lasting`.
-    `needed_bytes` is the arena for `current` and the batches met; `current` itself has room for `longest_batch`.
+    `needed_bytes` is the arena for `current` and the batches met; `current` itself has room for `longest_batch`, unless
+    `lacks_room` says that this was too much.
     Only `is_premature` is set where the steps differ and are too few for such a plan.
     """
 
     def __init__(self, engine: Any, *, deadline_s: float, num_unsettled: int, lasting: Plan | None = None,
                  shares_spaces: bool = False, longest_batch: LongestBatch | None = None,
-                 is_rehearsed: bool = False) -> None:
+                 most_bytes: int | None = None, is_rehearsed: bool = False) -> None:
         """`num_unsettled`: first steps that repeat nothing; none of them is compared.
         `lasting`: a plan out of the store, of which only the part for this run is to be made.
         `shares_spaces`: streams may reuse each other's memory.
-        `longest_batch`: what to make room for beside the batches met.
+        `longest_batch`: what to make room for beside the batches met, where no arena needs more than `most_bytes` for it.
         `is_rehearsed`: a plan without dynamic requests is rehearsed too."""
         super().__init__(name="stalloc-planner", daemon=True)
         self._engine = engine
@@ -76,6 +77,7 @@ class PlanJob(threading.Thread):
         self._num_unsettled = num_unsettled
         self._shares_spaces = shares_spaces
         self._longest_batch = longest_batch
+        self._most_bytes = most_bytes
         self._is_rehearsed = is_rehearsed
         self._is_stored = lasting is not None
         self._step_ended = threading.Event()
@@ -90,6 +92,7 @@ class PlanJob(threading.Thread):
         self.num_events = 0
         self.num_planned = 0
         self.needed_bytes = 0
+        self.lacks_room = False
         self.is_premature = False
         self.rehearsal: Rehearsal | None = None
         self.lasting_rehearsal: Rehearsal | None = None
@@ -166,11 +169,23 @@ class PlanJob(threading.Thread):
         longest = longest_met(self.lasting, trace)
         self.current = self._fitted(self.current, longest)
         self.needed_bytes = int(self.current["arena_bytes"].sum())
-        if self._longest_batch is not None and not is_dynamic(self.current):
-            longest = self._longest_batch.variable_bytes(self.current, longest)
-            self.current = self._fitted(self.current, longest)
         if not self._is_stored:
             self.lasting = self._fitted(self.lasting, longest)
+        if self._longest_batch is not None and not is_dynamic(self.current):
+            self._make_room(self._longest_batch.variable_bytes(self.current, longest))
+
+    def _make_room(self, variable_bytes: list[int]) -> None:
+        """For batches that may never come. A program may say more than its device holds; then those met have to do."""
+        try:
+            current = self._fitted(self.current, variable_bytes)
+            lasting = self.lasting if self._is_stored else self._fitted(self.lasting, variable_bytes)
+        except ValueError:  # more than any plan may have
+            self.lacks_room = True
+            return
+        needed = max(int(plan["arena_bytes"].sum()) for plan in (current, lasting))
+        self.lacks_room = self._most_bytes is not None and needed > self._most_bytes
+        if not self.lacks_room:
+            self.current, self.lasting = current, lasting
 
     def _fitted(self, plan: Plan, variable_bytes: list[int]) -> Plan:
         from stalloc_accel import _core

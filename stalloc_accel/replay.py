@@ -203,6 +203,9 @@ class SimulatedMemory:
     def total_bytes(self) -> int:
         return 141 << 30
 
+    def available_bytes(self) -> int:
+        return self.total_bytes()
+
     def has_expandable_segments(self) -> bool:
         return self._is_expandable
 

@@ -364,7 +364,8 @@ class Session:
         # Against expandable segments, on the recorded steps: there a plan with room for longer batches does not show its worth.
         is_rehearsed = longest is None and self._memory.has_expandable_segments()
         self._job = PlanJob(self._engine, deadline_s=self.planning_s(), num_unsettled=self.config.skip_steps, lasting=lasting,
-                            shares_spaces=self.hands_over, longest_batch=longest, is_rehearsed=is_rehearsed)
+                            shares_spaces=self.hands_over, longest_batch=longest, is_rehearsed=is_rehearsed,
+                            most_bytes=self._activation.most_bytes() if longest is not None else None)
         self._job.start()
         self.state = State.PLANNING
 
@@ -401,6 +402,8 @@ class Session:
     def _decide_repeating(self, job: PlanJob) -> None:
         """Steps that ask for the same each time: their plan is good for the next run, and for this one unless it did worse."""
         self._keep_lasting(job)
+        if job.lacks_room:
+            self._announcer.warn_once(f"max_length={self.config.max_length} is not used: an arena for such batches needs more than there is.")
         rehearsal = job.rehearsal
         if rehearsal is None or rehearsal.planned_bytes <= rehearsal.unplanned_bytes:
             self._activate(job)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from accumulations import Model, Training, random_lengths
+from histories import KIB
 
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
@@ -65,6 +66,26 @@ def test_a_first_run_is_not_held_to_expandable_segments_where_there_are_none(see
             session.step()
         assert session.state.value == "active", session.reason
     assert run.finish()["span_reserved_peak"].max() < 0.75 * replay(trace, "native").peaks().reserved_bytes
+
+
+@pytest.mark.parametrize(("max_length", "settings", "planned_length"), [
+    (2000, {}, 2000), (2000, {"max_arena": "1200MiB"}, 680), (1 << 20, {}, 680), (1 << 31, {}, 680)],
+    ids=("fits", "more than max_arena", "more than the device", "more than any plan"))
+def test_room_for_the_longest_batch_is_made_only_where_there_is_as_much(max_length, settings, planned_length, tmp_path):
+    trace = Training(Model(token_bytes=16 * KIB, logit_bytes=256 * KIB), [(length,) for length in (400, 680, 520, 376, 620, 560, 640, 320)]).core()
+    config = StallocConfig.from_mapping({"cache_dir": str(tmp_path), "log_level": "error", "max_length": max_length, **settings}, source="test")
+    states = []
+    for _ in range(2):
+        run = _core.SimulatedRun(trace, {})
+        with ReplaySession(run, config, "longest") as session:
+            session.attach(None, {"accelerate.batch_size": 1})
+            for mark in trace.step_begin[1:]:
+                assert run.advance(int(mark))
+                session.step()
+            assert session.served_plan["variable_bytes"].max() == 8 * planned_length, session.reason
+            states.append((session.state.value, session.from_cache))
+        run.finish()
+    assert states == [("active", False), ("active", True)]
 
 
 @pytest.mark.parametrize("checkpoints", (False, True))
