@@ -11,6 +11,9 @@
 namespace stalloc {
 namespace {
 
+// Threads wait for each other after each turn; attempts at a small component are too unequal to wait after every one.
+constexpr std::size_t kAttemptsWhenSmall = 3;
+
 using Searches = std::vector<std::unique_ptr<ComponentSearch>>;
 
 // Runs task(0) .. task(count - 1) on some threads, the calling one among them. What each does must not depend on
@@ -62,20 +65,41 @@ Units proved_bound(const Problem& problem, const Searches& searches) {
   return bound;
 }
 
+// Attempts are started in order. Once one settles its search, only those of the first wave, one a thread, are still
+// started; results behind the first that settles are not looked at, as chance decides which of them there are.
+void carry_out_turn(const std::vector<ComponentSearch*>& chosen, std::size_t first_wave, Units bound, int num_threads,
+                    const Deadline& deadline) {
+  std::vector<Attempt> attempts;
+  for (ComponentSearch* search : chosen) attempts.push_back(search->plan_attempt());
+  std::vector<AttemptResult> results(chosen.size());
+  std::atomic<bool> is_settled{false};
+  const auto settles = [&](std::size_t k) { return results[k].is_infeasible || chosen[k]->is_good(results[k], bound); };
+  run_tasks(chosen.size(), num_threads, [&](std::size_t k) {
+    if (k >= first_wave && (is_settled || deadline.is_over())) return;
+    results[k] = chosen[k]->carry_out(attempts[k], deadline);
+    if (settles(k)) is_settled = true;
+  });
+  bool has_settled = false;
+  for (std::size_t k = 0; k < chosen.size() && (k < first_wave || !has_settled); ++k) {
+    has_settled = has_settled || settles(k);
+    chosen[k]->learn(attempts[k], std::move(results[k]));
+  }
+}
+
 void improve(const Problem& problem, const Searches& searches, const PlannerOptions& options,
              const Deadline& deadline) {
   const auto count = static_cast<std::size_t>(std::max(1, options.num_threads));
   while (!deadline.is_over()) {
     const Units bound = proved_bound(problem, searches);
     if (options.capacity > 0 && options.capacity < bound * problem.unit_bytes) return;
-    const std::vector<ComponentSearch*> chosen = choose_searches(searches, bound, count);
+    std::vector<ComponentSearch*> chosen = choose_searches(searches, bound, count);
     if (chosen.empty()) return;
-    std::vector<Attempt> attempts;
-    for (ComponentSearch* search : chosen) attempts.push_back(search->plan_attempt());
-    std::vector<AttemptResult> results(chosen.size());
-    run_tasks(chosen.size(), options.num_threads,
-              [&](std::size_t k) { results[k] = chosen[k]->carry_out(attempts[k], deadline); });
-    for (std::size_t k = 0; k < chosen.size(); ++k) chosen[k]->learn(attempts[k], std::move(results[k]));
+    const bool are_small = std::all_of(chosen.begin(), chosen.end(), [](const auto* s) { return s->is_small(); });
+    if (are_small && count > 1) {
+      chosen.resize(count * kAttemptsWhenSmall);
+      for (std::size_t k = count; k < chosen.size(); ++k) chosen[k] = chosen[k % count];
+    }
+    carry_out_turn(chosen, count, bound, options.num_threads, deadline);
   }
 }
 

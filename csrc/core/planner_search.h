@@ -23,8 +23,8 @@ struct Attempt {
   AttemptKind kind = AttemptKind::kNew;
   Units capacity = 0;
   std::int64_t num_placements = 0;  // of the exact search
-  bool with_retries = false;  // of the best of them
-  std::vector<PeakOutStyle> styles;
+  bool with_retries = false;  // of the best style of each round
+  std::vector<PeakOutStyle> styles;  // in rounds of some
   RepairEffort effort;
   std::uint64_t seed = 0;
 };
@@ -53,6 +53,9 @@ class ComponentSearch {
 
   // `bound`: a peak that some other component cannot do without.
   bool is_done(Units bound) const noexcept { return peak_ <= std::max(goal_, bound); }
+  bool is_good(const AttemptResult& result, Units bound) const noexcept { return result.peak <= std::max(goal_, bound); }
+  // So small that attempts are short and the exact search is worth trying.
+  bool is_small() const noexcept;
   Units peak() const noexcept { return peak_; }
   // No placement has a smaller peak.
   Units proved_bound() const noexcept { return proved_bound_; }
@@ -70,6 +73,7 @@ class ComponentSearch {
   double next_share(AttemptKind kind);
   AttemptResult carry_out_exact(const Attempt& attempt, const Deadline& deadline) const;
   AttemptResult carry_out_new(const Attempt& attempt, Offsets& partial) const;
+  AttemptResult carry_out_round(const Attempt& attempt, const std::vector<PeakOutStyle>& styles, Offsets& partial) const;
   void keep_better(AttemptResult& result, const char* method);
 
   Component component_;
