@@ -20,8 +20,8 @@ constexpr ItemIndex kMaxItemsForExact = 2000;  // it recurses that deep
 constexpr std::int64_t kFirstExactPlacements = 4000;
 constexpr int kExactAttemptsPerDoubling = 16;
 constexpr int kStylesPerRound = 4;
-// Where the problem is small, a round of walks takes a tenth of what a repair takes and succeeds more often for its time.
-constexpr int kRoundsWhenSmall = 5;
+// Of walks, before the best is repaired. Where the problem is small, a round takes a sixth of what the repair takes.
+constexpr int kRoundsWhenSmall = 5, kRounds = 3;
 constexpr int kPatiences[] = {60, 120, 240};
 constexpr std::size_t kMaxHardInstants = 4;
 constexpr int kNumRetries = 20;  // of a walk, at each tight instant
@@ -169,8 +169,8 @@ Attempt ComponentSearch::plan_attempt() {
     attempt.num_placements = kFirstExactPlacements << doublings;
     return attempt;
   }
-  const int num_rounds = attempt.kind == AttemptKind::kNew && is_small() ? kRoundsWhenSmall : 1;
-  for (int k = 0; k < num_rounds * kStylesPerRound; ++k) attempt.styles.push_back(vary_style(k % kStylesPerRound));
+  const int num_rounds = is_small() ? kRoundsWhenSmall : kRounds;
+  for (int k = 0; attempt.kind == AttemptKind::kNew && k < num_rounds * kStylesPerRound; ++k) attempt.styles.push_back(vary_style(k % kStylesPerRound));
   attempt.with_retries = random_.below(2) == 0;
   attempt.effort.patience = kPatiences[random_.below(3)];
   return attempt;
@@ -181,7 +181,7 @@ AttemptResult ComponentSearch::carry_out(const Attempt& attempt, const Deadline&
   AttemptResult result{offsets_, peak_};
   Offsets partial = offsets_;
   if (attempt.kind == AttemptKind::kNew) {
-    result = carry_out_new(attempt, partial);
+    result = carry_out_new(attempt, deadline, partial);
     if (result.peak <= attempt.capacity) return result;
   }
   Repair repair(component_.problem, *timeline_, std::move(partial), attempt.capacity, attempt.effort, attempt.seed);
@@ -206,7 +206,7 @@ AttemptResult ComponentSearch::carry_out_exact(const Attempt& attempt, const Dea
 }
 
 // Rounds until one succeeds. What left the least out is left in `partial`.
-AttemptResult ComponentSearch::carry_out_new(const Attempt& attempt, Offsets& partial) const {
+AttemptResult ComponentSearch::carry_out_new(const Attempt& attempt, const Deadline& deadline, Offsets& partial) const {
   AttemptResult best;
   double least_area = 0;
   for (auto style = attempt.styles.begin(); style != attempt.styles.end(); style += kStylesPerRound) {
@@ -220,7 +220,7 @@ AttemptResult ComponentSearch::carry_out_new(const Attempt& attempt, Offsets& pa
       best.hard_instant = result.hard_instant;
     }
     if (result.peak < best.peak) best.offsets = std::move(result.offsets), best.peak = result.peak;
-    if (best.peak <= attempt.capacity) break;
+    if (best.peak <= attempt.capacity || deadline.is_over()) break;
   }
   return best;
 }

@@ -72,7 +72,7 @@ class ComponentSearch {
   AttemptKind next_kind();
   double next_share(AttemptKind kind);
   AttemptResult carry_out_exact(const Attempt& attempt, const Deadline& deadline) const;
-  AttemptResult carry_out_new(const Attempt& attempt, Offsets& partial) const;
+  AttemptResult carry_out_new(const Attempt& attempt, const Deadline& deadline, Offsets& partial) const;
   AttemptResult carry_out_round(const Attempt& attempt, const std::vector<PeakOutStyle>& styles, Offsets& partial) const;
   void keep_better(AttemptResult& result, const char* method);
 
