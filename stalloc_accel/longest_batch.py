@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_BATCH_SIZES = ("deepspeed.train_micro_batch_size_per_gpu", "trainer.per_device_train_batch_size", "accelerate.batch_size")
+# Fields: the batch's size, and where a loader's batch may be shared out among the ranks, whether it is and their number.
+_BATCH_SIZES = (
+    ("deepspeed.train_micro_batch_size_per_gpu", "", ""),
+    ("trainer.per_device_train_batch_size", "trainer.accelerator_config.split_batches", "trainer.world_size"),
+    ("accelerate.batch_size", "accelerate.split_batches", "accelerate.world_size"),
+)
 _TOKEN_ID_BYTES = 8
 _DTYPES = {"model.parameters.dtype.float32": 4, "model.parameters.dtype.bfloat16": 2, "model.parameters.dtype.float16": 2}
 
@@ -23,8 +28,9 @@ class LongestBatch:
     @classmethod
     def of_run(cls, max_length: int | None, fields: Mapping[str, Any]) -> LongestBatch | None:
         """`fields`: of the model and its hosts (the run's key). None where `max_length` is, or no host tells the batch's size."""
-        sizes = [fields[name] for name in _BATCH_SIZES if isinstance(fields.get(name), int)]
-        if max_length is None or not sizes:
+        sizes = [fields[name] // (fields.get(world_size) or 1 if fields.get(is_split) else 1)
+                 for name, is_split, world_size in _BATCH_SIZES if isinstance(fields.get(name), int)]
+        if max_length is None or not sizes or sizes[0] < 1:
             return None
         dtype = max(_DTYPES, key=lambda name: fields.get(name, 0))
         embedding_bytes = (fields.get("model.hidden_size") or 0) * _DTYPES[dtype]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from histories import History
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
+from stalloc_accel.longest_batch import LongestBatch
 from stalloc_accel.replay import replay
 
 KIB = 1 << 10
@@ -377,3 +379,14 @@ def test_a_first_batch_whose_sizes_are_those_of_weights_is_not_mistaken():
     trace = recording.trace()
     plan = _core.build_plan(trace, True)
     assert _core.agreement(plan, 0, trace, 0) == 1.0
+
+
+@pytest.mark.parametrize(("fields", "num_samples"), [
+    ({"trainer.per_device_train_batch_size": 8, "trainer.world_size": 2, "trainer.accelerator_config.split_batches": False}, 8),
+    ({"trainer.per_device_train_batch_size": 8, "trainer.world_size": 2, "trainer.accelerator_config.split_batches": True}, 4),
+    ({"accelerate.batch_size": 8, "accelerate.world_size": 4, "accelerate.split_batches": True}, 2),
+    ({"accelerate.batch_size": 8, "accelerate.world_size": 4, "accelerate.split_batches": None}, 8),
+    ({"deepspeed.train_micro_batch_size_per_gpu": 3, "accelerate.batch_size": 8, "accelerate.world_size": 4, "accelerate.split_batches": True}, 3),
+])
+def test_the_longest_batch_has_as_many_samples_as_a_rank_gets(fields, num_samples):
+    assert LongestBatch.of_run(16, fields).num_samples == num_samples

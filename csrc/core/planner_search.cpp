@@ -21,7 +21,7 @@ constexpr std::int64_t kFirstExactPlacements = 4000;
 constexpr int kExactAttemptsPerDoubling = 16;
 constexpr int kStylesPerRound = 4;
 // Of walks, before the best is repaired. Where the problem is small, a round takes a sixth of what the repair takes.
-constexpr int kRoundsWhenSmall = 5, kRounds = 3;
+constexpr int kRoundsWhenSmall = 5, kRounds = 2;
 constexpr int kPatiences[] = {60, 120, 240};
 constexpr std::size_t kMaxHardInstants = 4;
 constexpr int kNumRetries = 20;  // of a walk, at each tight instant

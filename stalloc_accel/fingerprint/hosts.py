@@ -94,6 +94,7 @@ def accelerate_fields(accelerator: Any) -> Fields:
         "accelerate.is_fsdp2": read(lambda: bool(accelerator.is_fsdp2)),
         "accelerate.device": read(lambda: accelerator.device.type),
         "accelerate.batch_size": read(lambda: int(next(iter(accelerator._dataloaders), None).batch_sampler.batch_size)),
+        "accelerate.split_batches": read(lambda: bool(accelerator.split_batches)),
         "accelerate.rank": read(lambda: int(accelerator.process_index)),
         "accelerate.world_size": read(lambda: int(accelerator.num_processes)),
     }
