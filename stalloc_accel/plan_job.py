@@ -57,7 +57,8 @@ class PlanJob(threading.Thread):
     When it has ended, either `error` is set, or all of: `lasting` (the plan from the first event on, for the store),
     `current` (the plan for a run that is under way), `agreement` (the share of the extra step's requests that the plan
     foretells, in [0, 1]), `seconds` (of planning), `num_planned` (steps that the plan was made from). Where it was rehearsed it
-    also tells what it makes of recorded steps: `rehearsal` of `current`, and with dynamic requests `lasting_rehearsal` of `lasting`.
+    also tells what it makes of recorded steps: `rehearsal` of `current`, and with dynamic requests, or where that one takes more
+    than none would, `lasting_rehearsal` of `lasting`.
     `needed_bytes` is the arena for `current` and the batches met; `current` itself has room for `longest_batch`, unless
     `lacks_room` says that this was too much.
     Only `is_premature` is set where the steps differ and are too few for such a plan.
@@ -203,6 +204,8 @@ class PlanJob(threading.Thread):
             # Only how the plan does once it is taken: what earlier steps leave behind is known then.
             first_step = max(first_step, num_steps - 2)
             self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step))
+            if not self._is_stored and self.rehearsal.planned_bytes > self.rehearsal.unplanned_bytes:
+                self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
             return
         self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
         self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step),

@@ -24,6 +24,10 @@ class Rehearsal:
     def pays(self) -> bool:
         return self.planned_bytes < _WORTH * self.unplanned_bytes
 
+    @property
+    def costs(self) -> bool:
+        return _WORTH * self.planned_bytes > self.unplanned_bytes
+
 
 def rehearse(recorded: Mapping[str, Any], plan: Mapping[str, Any], *, first_step: int = 0, plan_step: int = 0,
              shares_spaces: bool = False, may_grow: bool = False) -> Rehearsal:

@@ -401,16 +401,18 @@ class Session:
 
     def _decide_repeating(self, job: PlanJob) -> None:
         """Steps that ask for the same each time: their plan is good for the next run, and for this one unless it did worse."""
-        self._keep_lasting(job)
         if job.lacks_room:
             self._announcer.warn_once(f"max_length={self.config.max_length} is not used: an arena for such batches needs more than there is.")
-        rehearsal = job.rehearsal
+        lasting, rehearsal = job.lasting_rehearsal, job.rehearsal
+        is_kept = lasting is None or not lasting.costs
+        if is_kept:
+            self._keep_lasting(job)
         if rehearsal is None or rehearsal.planned_bytes <= rehearsal.unplanned_bytes:
             self._activate(job)
             return
         self._become_passive(
             f"with the plan the recorded steps would have needed {rehearsal.planned_bytes >> 20} MiB, without it "
-            f"{rehearsal.unplanned_bytes >> 20}; the next run starts with the plan")
+            f"{rehearsal.unplanned_bytes >> 20}" + ("; the next run starts with the plan" if is_kept else ", and so it would be in the next run"))
 
     def _decide_dynamic(self, job: PlanJob) -> None:
         """Steps that differ in the number of their requests: a plan is worth it where it did well in the recorded ones."""
