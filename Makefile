@@ -33,9 +33,8 @@ demo: build
 	$(PYTHON) -m recipes.demo
 
 # Side by side, a file's tests in one process: where there is no xdist (a machine without a package registry), one by one.
-# Not the files of many tests first: those of few take the longest.
 test: build
-	$(PYTHON) -m pytest $$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile --no-loadscope-reorder) $(PYTEST_ARGS)
+	$(PYTHON) -m pytest $$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile) $(PYTEST_ARGS)
 
 # egg_info: where nothing is installed, the entry point for torch is found beside the package on PYTHONPATH.
 build: $(READY)
