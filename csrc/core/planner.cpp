@@ -42,8 +42,8 @@ Searches start_searches(const Problem& problem, Units goal, const PlannerOptions
   return searches;
 }
 
-// The components with the highest peaks, as many as there are threads; when fewer fall short of the goal,
-// the worst gets several attempts at once.
+// Of a turn's attempts: the components with the highest peaks, as many as there are threads; when fewer fall short of the
+// goal, the worst gets several attempts at once. All of them again and again where several threads share small ones.
 std::vector<ComponentSearch*> choose_searches(const Searches& searches, Units bound, std::size_t count) {
   std::vector<ComponentSearch*> chosen;
   for (const auto& search : searches) {
@@ -55,6 +55,8 @@ std::vector<ComponentSearch*> choose_searches(const Searches& searches, Units bo
   chosen.resize(num_short);
   if (num_short == 0) return chosen;
   for (std::size_t k = 0; chosen.size() < count; ++k) chosen.push_back(chosen[k % num_short]);
+  const bool are_small = std::all_of(chosen.begin(), chosen.end(), [](const ComponentSearch* search) { return search->is_small(); });
+  while (are_small && count > 1 && chosen.size() < kAttemptsWhenSmall * count) chosen.push_back(chosen[chosen.size() - count]);
   return chosen;
 }
 
@@ -73,7 +75,7 @@ void carry_out_turn(const std::vector<ComponentSearch*>& chosen, std::size_t fir
   for (ComponentSearch* search : chosen) attempts.push_back(search->plan_attempt());
   std::vector<AttemptResult> results(chosen.size());
   std::atomic<bool> is_settled{false};
-  const auto settles = [&](std::size_t k) { return results[k].is_infeasible || chosen[k]->is_good(results[k], bound); };
+  const auto settles = [&](std::size_t k) { return results[k].is_infeasible || chosen[k]->is_good(results[k].peak, bound); };
   run_tasks(chosen.size(), num_threads, [&](std::size_t k) {
     if (k >= first_wave && (is_settled || deadline.is_over())) return;
     results[k] = chosen[k]->carry_out(attempts[k], deadline);
@@ -92,13 +94,8 @@ void improve(const Problem& problem, const Searches& searches, const PlannerOpti
   while (!deadline.is_over()) {
     const Units bound = proved_bound(problem, searches);
     if (options.capacity > 0 && options.capacity < bound * problem.unit_bytes) return;
-    std::vector<ComponentSearch*> chosen = choose_searches(searches, bound, count);
+    const std::vector<ComponentSearch*> chosen = choose_searches(searches, bound, count);
     if (chosen.empty()) return;
-    const bool are_small = std::all_of(chosen.begin(), chosen.end(), [](const auto* s) { return s->is_small(); });
-    if (are_small && count > 1) {
-      chosen.resize(count * kAttemptsWhenSmall);
-      for (std::size_t k = count; k < chosen.size(); ++k) chosen[k] = chosen[k % count];
-    }
     carry_out_turn(chosen, count, bound, options.num_threads, deadline);
   }
 }

@@ -169,8 +169,10 @@ Attempt ComponentSearch::plan_attempt() {
     attempt.num_placements = kFirstExactPlacements << doublings;
     return attempt;
   }
-  const int num_rounds = is_small() ? kRoundsWhenSmall : kRounds;
-  for (int k = 0; attempt.kind == AttemptKind::kNew && k < num_rounds * kStylesPerRound; ++k) attempt.styles.push_back(vary_style(k % kStylesPerRound));
+  if (attempt.kind == AttemptKind::kNew) {
+    const int num_styles = (is_small() ? kRoundsWhenSmall : kRounds) * kStylesPerRound;
+    for (int k = 0; k < num_styles; ++k) attempt.styles.push_back(vary_style(k % kStylesPerRound));
+  }
   attempt.with_retries = random_.below(2) == 0;
   attempt.effort.patience = kPatiences[random_.below(3)];
   return attempt;

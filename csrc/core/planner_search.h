@@ -52,8 +52,8 @@ class ComponentSearch {
   void learn(const Attempt& attempt, AttemptResult result);
 
   // `bound`: a peak that some other component cannot do without.
-  bool is_done(Units bound) const noexcept { return peak_ <= std::max(goal_, bound); }
-  bool is_good(const AttemptResult& result, Units bound) const noexcept { return result.peak <= std::max(goal_, bound); }
+  bool is_good(Units peak, Units bound) const noexcept { return peak <= std::max(goal_, bound); }
+  bool is_done(Units bound) const noexcept { return is_good(peak_, bound); }
   // So small that attempts are short and the exact search is worth trying.
   bool is_small() const noexcept;
   Units peak() const noexcept { return peak_; }
