@@ -204,7 +204,7 @@ class PlanJob(threading.Thread):
             # Only how the plan does once it is taken: what earlier steps leave behind is known then.
             first_step = max(first_step, num_steps - 2)
             self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step))
-            if not self._is_stored and self.rehearsal.planned_bytes > self.rehearsal.unplanned_bytes:
+            if self.rehearsal.needs_more and not self._is_stored:
                 self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
             return
         self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)

@@ -25,7 +25,12 @@ class Rehearsal:
         return self.planned_bytes < _WORTH * self.unplanned_bytes
 
     @property
+    def needs_more(self) -> bool:
+        return self.planned_bytes > self.unplanned_bytes
+
+    @property
     def costs(self) -> bool:
+        """It needs more, by as much as makes a plan pay that needs less."""
         return _WORTH * self.planned_bytes > self.unplanned_bytes
 
 

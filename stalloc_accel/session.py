@@ -407,7 +407,7 @@ class Session:
         is_kept = lasting is None or not lasting.costs
         if is_kept:
             self._keep_lasting(job)
-        if rehearsal is None or rehearsal.planned_bytes <= rehearsal.unplanned_bytes:
+        if rehearsal is None or not rehearsal.needs_more:
             self._activate(job)
             return
         self._become_passive(
