@@ -8,7 +8,7 @@ from typing import Any
 
 # Fields: the batch's size, and where a loader's batch may be shared out among the ranks, whether it is and their number.
 _BATCH_SIZES = (
-    ("deepspeed.train_micro_batch_size_per_gpu", "", ""),
+    ("deepspeed.train_micro_batch_size_per_gpu", None, None),
     ("trainer.per_device_train_batch_size", "trainer.accelerator_config.split_batches", "trainer.world_size"),
     ("accelerate.batch_size", "accelerate.split_batches", "accelerate.world_size"),
 )
@@ -28,13 +28,12 @@ class LongestBatch:
     @classmethod
     def of_run(cls, max_length: int | None, fields: Mapping[str, Any]) -> LongestBatch | None:
         """`fields`: of the model and its hosts (the run's key). None where `max_length` is, or no host tells the batch's size."""
-        sizes = [fields[name] // (fields.get(world_size) or 1 if fields.get(is_split) else 1)
-                 for name, is_split, world_size in _BATCH_SIZES if isinstance(fields.get(name), int)]
-        if max_length is None or not sizes or sizes[0] < 1:
+        num_samples = _num_samples(fields)
+        if max_length is None or num_samples < 1:
             return None
         dtype = max(_DTYPES, key=lambda name: fields.get(name, 0))
         embedding_bytes = (fields.get("model.hidden_size") or 0) * _DTYPES[dtype]
-        return cls(max_length, sizes[0], (_TOKEN_ID_BYTES, embedding_bytes) if embedding_bytes else (_TOKEN_ID_BYTES,))
+        return cls(max_length, num_samples, (_TOKEN_ID_BYTES, embedding_bytes) if embedding_bytes else (_TOKEN_ID_BYTES,))
 
     def variable_bytes(self, plan: Mapping[str, Any], met: list[int]) -> list[int]:
         """What the plan's variables must be for it, where these values were met; what counts no tokens grows with what does."""
@@ -48,3 +47,12 @@ class LongestBatch:
             if rest == 0 and 0 < length <= self.max_length:
                 return token_bytes * self.num_samples * self.max_length
         return 0
+
+
+def _num_samples(fields: Mapping[str, Any]) -> int:
+    """Of a rank's micro-batch; 0 where no host tells it."""
+    for name, is_split, world_size in _BATCH_SIZES:
+        if isinstance(fields.get(name), int):
+            num_ranks = fields.get(world_size) if fields.get(is_split) else 1
+            return fields[name] // (num_ranks or 1)
+    return 0

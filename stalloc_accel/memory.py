@@ -157,8 +157,7 @@ class CudaMemory:
         return self._cuda.memory_reserved(self.device_index)
 
     def pinned_bytes(self, transient: frozenset[int] = frozenset()) -> int:
-        return sum(_pinned_bytes(segment, transient) for segment in self._cuda.memory_snapshot()
-                   if segment["device"] == self.device_index)
+        return sum(_pinned_bytes(segment, transient) for segment in self._segments())
 
     def total_bytes(self) -> int:
         return self._cuda.get_device_properties(self.device_index).total_memory
@@ -169,8 +168,7 @@ class CudaMemory:
         return min(free + self.reserved_bytes(), int(get_fraction(self.device_index) * total))
 
     def has_expandable_segments(self) -> bool:
-        return self._cuda.is_initialized() and any(
-            segment.get("is_expandable") for segment in self._cuda.memory_snapshot() if segment["device"] == self.device_index)
+        return self._cuda.is_initialized() and any(segment.get("is_expandable") for segment in self._segments())
 
     def empty_cache(self) -> None:
         self._cuda.empty_cache()
@@ -180,6 +178,9 @@ class CudaMemory:
             self._module.turn_expandable_segments_on()
         else:
             self._module.turn_expandable_segments_off()
+
+    def _segments(self) -> list[dict[str, Any]]:
+        return [segment for segment in self._cuda.memory_snapshot() if segment["device"] == self.device_index]
 
 
 _PAGE_BYTES = {"small": 2 << 20, "large": 20 << 20}  # of an expandable segment; mapped and unmapped as a whole
