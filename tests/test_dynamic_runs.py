@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from programs import Request, Runner, training_step
+from programs import Request, Runner
 from routed_programs import RoutedModel, random_step, recorded, routed_step, routes
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
@@ -106,24 +106,6 @@ def test_a_plan_of_steps_that_differ_waits_for_enough_of_them_and_is_rehearsed_o
     assert early.is_premature and early.current is None and early.lasting_rehearsal is None
     late = plan_of_steps(2)
     assert not late.is_premature and late.rehearsal is not None and late.lasting_rehearsal is not None
-
-
-def test_steps_that_ask_for_nothing_are_rehearsed_among_the_others(seed):
-    host = _core.HostEngine(8 << 30)
-    host.engine.start_recording(1 << 18)
-    runner = Runner(host)
-    host.engine.end_step()  # an optimizer that has no gradients yet
-    for _ in range(3):
-        runner.run(training_step(seed))
-        host.engine.end_step()
-    job = PlanJob(host.engine, deadline_s=0.1, num_unsettled=1, is_rehearsed=True)
-    job.start()
-    while not job.wait(60.0):
-        runner.run(training_step(seed))
-        host.engine.end_step()
-        job.step_ended()
-    assert job.error is None
-    assert job.rehearsal.planned_bytes >= job.current["arena_bytes"].sum() > 0
 
 
 def test_a_run_that_is_not_served_leaves_a_plan_for_the_longest_of_its_batches(seed, tmp_path):

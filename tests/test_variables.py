@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
-import pytest
 
 from histories import History
 from stalloc_accel import _core
 from stalloc_accel.config import StallocConfig
-from stalloc_accel.longest_batch import LongestBatch
 from stalloc_accel.replay import replay
 
 KIB = 1 << 10
@@ -381,38 +377,3 @@ def test_a_first_batch_whose_sizes_are_those_of_weights_is_not_mistaken():
     trace = recording.trace()
     plan = _core.build_plan(trace, True)
     assert _core.agreement(plan, 0, trace, 0) == 1.0
-
-
-@pytest.mark.parametrize(("fields", "num_samples"), [
-    ({"trainer.per_device_train_batch_size": 8, "trainer.world_size": 2, "trainer.accelerator_config.split_batches": False}, 8),
-    ({"trainer.per_device_train_batch_size": 8, "trainer.world_size": 2, "trainer.accelerator_config.split_batches": True}, 4),
-    ({"accelerate.batch_size": 8, "accelerate.world_size": 4, "accelerate.split_batches": True}, 2),
-    ({"accelerate.batch_size": 8, "accelerate.world_size": 4, "accelerate.split_batches": None}, 8),
-    ({"deepspeed.train_micro_batch_size_per_gpu": 3, "accelerate.batch_size": 8, "accelerate.world_size": 4, "accelerate.split_batches": True}, 3),
-])
-def test_the_longest_batch_has_as_many_samples_as_a_rank_gets(fields, num_samples):
-    assert LongestBatch.of_run(16, fields).num_samples == num_samples
-
-
-@pytest.mark.parametrize("seed", [20, 21])
-def test_a_plan_for_lengths_that_never_come_together_is_not_kept_for_the_next_run(tmp_path, seed):
-    """Encoder and decoder: attention scores follow a product of two lengths, and one plan for the longest of both needs twice as much."""
-    draw, history, marks = random.Random(seed), History(), []
-    weights = [history.allocate(6 * MIB) for _ in range(8)]
-    for _ in range(20):
-        source, target = draw.randint(60, 1000), draw.randint(60, 1000)
-        if source + target > 1200:
-            source, target = (source, 60) if source > target else (60, target)
-        marks.append(len(history.rows))
-        sizes = [8 * source, 8 * target] + [KIB * source * (1 + layer % 3) for layer in range(12)] + [32 * source * source] * 4
-        sizes += [KIB * target * (1 + layer % 3) for layer in range(12)] + [32 * target * length for _ in range(4) for length in (target, source)]
-        for block in reversed([history.allocate(size) for size in sizes]):
-            history.free(block)
-    marks.append(len(history.rows))
-    for weight in weights:
-        history.free(weight)
-    trace = history.core(tuple(marks))
-    config = StallocConfig(cache_dir=str(tmp_path), log_level="error")
-    for _ in range(2):
-        run = replay(trace, "stalloc", config=config, name="two lengths")
-        assert run.peaks().reserved_bytes <= 1.02 * replay(trace, "expandable").peaks().reserved_bytes
