@@ -11,6 +11,7 @@ import traceback
 
 import pytest
 import torch
+from arena import Arena
 from torch.utils.data import DataLoader, Dataset
 
 from stalloc_accel import _core, extension
@@ -307,6 +308,19 @@ def test_interpreter_exit_with_live_served_tensors_is_clean():
         """
     )
     assert out.strip() == "8000.0"
+
+
+def test_the_arena_of_the_gpu_tests_serves_small_and_large_requests(module):
+    arena = Arena(module, module.engine(0), device="cpu")
+    before = arena.num_served()
+    arena.open(64 << 20)
+    tensors = [torch.empty(size, dtype=torch.uint8) for size in (3000, 700_000, 3 << 20, 20 << 20)]
+    assert all(arena.holds(tensor) for tensor in tensors) and arena.num_served() == before + len(tensors)
+    beyond = torch.empty(60 << 20, dtype=torch.uint8)
+    assert not arena.holds(beyond)
+    del tensors, beyond
+    arena.close()
+    assert arena.num_bad_frees() == 0 and not arena.engine.blocks()
 
 
 def test_a_request_that_no_memory_can_hold_raises_torchs_own_error(engine):

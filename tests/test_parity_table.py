@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import compatibility_page
+import parity
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parent / "gpu"))
-
-import compatibility_page  # noqa: E402
-import parity  # noqa: E402
 
 SAMPLE = '''
 import os, time

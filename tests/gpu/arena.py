@@ -5,18 +5,33 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from stalloc_accel import _core
 
 CAPACITY_EVENTS = 1 << 20
+_ROOM = 4  # SlotKind::kRoom of csrc/core/plan.h
+
+
+def add_room(plan: dict, size_bytes: int) -> None:
+    """Room for requests that nothing foretells, during the whole step, in the space of the plan's first slot."""
+    role = int(plan["slot_role"][0])
+    space = int(plan["role_space"][role])
+    values = {"size": size_bytes, "offset": plan["arena_bytes"][space], "birth": plan["window_begin"], "death": plan["window_end"],
+              "role": role, "kind": _ROOM, "base": size_bytes, "slope": 0, "variable": -1, "defines": 0}
+    for name, value in values.items():
+        column = plan[f"slot_{name}"]
+        plan[f"slot_{name}"] = np.append(column, np.array([value], column.dtype))
+    plan["arena_bytes"][space] += size_bytes
 
 
 class Arena:
     """The engine of device 0 with an arena that a test can fill as it likes."""
 
-    def __init__(self, module, engine) -> None:
+    def __init__(self, module, engine, device: str = "cuda") -> None:
         self.module = module
+        self.device = device
         self._bad_frees_before = engine.stats()["bad_frees"]
         self.engine = engine  # serves nothing until a test opens the arena: an earlier one may have left an extent in use
 
@@ -42,10 +57,10 @@ class Arena:
     def open(self, size_bytes: int) -> None:
         """Serves from now on whatever fits, on the current stream, in `size_bytes` of free space.
 
-        The plan has one small slot and room that no slot will need, which is what small requests are served from.
+        The plan has one small slot, and room for requests that nothing foretells.
         """
-        plan = self.record_plan(lambda: torch.empty(512, dtype=torch.uint8, device="cuda"))
-        plan["arena_bytes"] = plan["arena_bytes"] + size_bytes * (plan["arena_bytes"] > 0)
+        plan = self.record_plan(lambda: torch.empty(512, dtype=torch.uint8, device=self.device))
+        add_room(plan, size_bytes)
         before = self.engine.stats()["extent_bytes"]
         self.engine.set_serve_gaps(True)
         assert self.engine.activate(plan, 0)
@@ -54,7 +69,8 @@ class Arena:
     def close(self) -> None:
         """Serves nothing any more, and gives back whatever is empty."""
         gc.collect()
-        torch.cuda.synchronize()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
         self.engine.stop_recording()
         self.engine.deactivate()
         self.engine.set_serve_gaps(False)

@@ -125,6 +125,7 @@ def test_a_model_that_its_host_moves_after_we_began_leaves_no_cached_memory_behi
             optimizer.step()
             optimizer.zero_grad()
             session.step()
+        assert session.figures()["plan"], session.figures()
         beside = torch.cuda.memory_reserved() - session.figures()["plan"]["arena_bytes"]
         print(session.state.value, session.from_cache, was_there >> 20, beside >> 20)
         """
