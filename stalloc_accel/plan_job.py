@@ -139,7 +139,6 @@ class PlanJob(threading.Thread):
         self.is_premature = self.num_planned < DYNAMIC_STEPS and not self._is_stored and is_dynamic(self.lasting)
         if self.is_premature:
             return
-        # With streams apart: in a shared extent one block that lives on holds up the room of all when lengths grow.
         self.current = _core.without_prologue(self.lasting, self._deadline_s)
         self.seconds = time.perf_counter() - began
         self._check(max(self.num_planned, self._num_unsettled))
@@ -203,13 +202,10 @@ class PlanJob(threading.Thread):
         if not is_dynamic(self.current):
             # Only how the plan does once it is taken: what earlier steps leave behind is known then.
             first_step = max(first_step, num_steps - 2)
-            self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step))
-            if self.rehearsal.needs_more and not self._is_stored:
-                self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
-            return
-        self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
         self.rehearsal = rehearse(trace, self.current, first_step=first_step, plan_step=self.plan_step(first_step),
-                                  may_grow=True)
+                                  shares_spaces=self._shares_spaces, may_grow=is_dynamic(self.current))
+        if is_dynamic(self.current) or (self.rehearsal.needs_more and not self._is_stored):
+            self.lasting_rehearsal = rehearse(trace, self.lasting, shares_spaces=self._shares_spaces)
 
 
 class ResizeJob(threading.Thread):

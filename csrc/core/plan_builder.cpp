@@ -222,11 +222,11 @@ Plan build_plan(const Trace& trace, const PlannerOptions& options, bool shares_s
   return plan;
 }
 
-Plan without_prologue(const Plan& plan, const PlannerOptions& options, bool shares_spaces) {
+Plan without_prologue(const Plan& plan, const PlannerOptions& options) {
   Plan period;
   period.num_roles = plan.num_roles;
   period.num_period = plan.num_period;
-  period.role_space = make_role_spaces(plan.num_roles, shares_spaces);
+  period.role_space = plan.role_space;
   period.variable_bytes = plan.variable_bytes;
   period.window_end = plan.window_end - plan.window_begin;
   std::vector<std::int32_t> new_index(plan.slots.size(), -1);

@@ -15,7 +15,7 @@ Plan build_plan(const Trace& trace, const PlannerOptions& options, bool shares_s
 
 // The same period for a run that is already under way: the slots of the first steps are dropped and the rest is
 // placed anew, so that no room is kept for what such a run holds outside the arena.
-Plan without_prologue(const Plan& plan, const PlannerOptions& options, bool shares_spaces = false);
+Plan without_prologue(const Plan& plan, const PlannerOptions& options);
 
 // The same plan for other largest values of its variables: slots resized by their models and placed anew around what
 // stands.

@@ -121,7 +121,8 @@ Placement place(const std::vector<Buffer>& buffers, const std::vector<Obstacle>&
                 const PlannerOptions& options) {
   const Deadline deadline(options.deadline_s, options.cancelled);
   const Problem problem = make_problem(buffers, obstacles, options.alignment);
-  const Units goal = std::max(problem.lower_bound, options.capacity / problem.unit_bytes);
+  const auto good_enough = problem.lower_bound + static_cast<Units>(static_cast<double>(problem.lower_bound) * options.tolerance);
+  const Units goal = std::max(good_enough, options.capacity / problem.unit_bytes);
   const Searches searches = start_searches(problem, goal, options);
   improve(problem, searches, options, deadline);
   Placement placement;

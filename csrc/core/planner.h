@@ -29,6 +29,7 @@ struct PlannerOptions {
   Bytes alignment = 1;        // offsets and sizes are rounded up to it
   double deadline_s = 1.0;    // improvement stops here; the first answer is always finished
   Bytes capacity = 0;         // > 0: stop at the first placement that fits below it, or when there is proved to be none
+  double tolerance = 0;       // a peak that is this share above the lower bound is good enough
   int num_threads = 1;
   std::uint64_t seed = 7;
   const std::atomic<bool>* cancelled = nullptr;  // polled; the best answer so far is returned

@@ -46,7 +46,7 @@ std::vector<Bytes> resident_extents(const Plan& plan, const std::vector<bool>& r
   }
   for (std::size_t space = 0; space < ends.size(); ++space) {
     if (ends[space] > 0) ends[space] = extent_end_above(ends[space]);
-    if (ends[space] < kLeastResidentBytes || ends[space] >= plan.arena_bytes[space]) ends[space] = 0;
+    if (!is_worth_apart(ends[space], plan.arena_bytes[space]) || ends[space] >= plan.arena_bytes[space]) ends[space] = 0;
   }
   for (const Slot& slot : plan.slots) {
     if (slot.kind == SlotKind::kUnplanned) continue;

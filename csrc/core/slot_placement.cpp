@@ -62,10 +62,8 @@ std::vector<Obstacle> walls_of(const Plan& plan, RoleIndex space, const Standing
   return walls;
 }
 
-// Places slots, and after them ranges that are taken for ever, around what is fixed. `ranges` holds their sizes and gets
-// their offsets.
-Placement place_group(const Plan& plan, const std::vector<Slot*>& slots, std::vector<Bytes>& ranges,
-                      const std::vector<Obstacle>& fixed, const PlannerOptions& options) {
+// Places slots around what is fixed.
+Placement place_group(const Plan& plan, const std::vector<Slot*>& slots, const std::vector<Obstacle>& fixed, const PlannerOptions& options) {
   std::vector<Slot*> cyclic;
   std::vector<Slot*> others;
   std::vector<Buffer> buffers;
@@ -77,7 +75,6 @@ Placement place_group(const Plan& plan, const std::vector<Slot*>& slots, std::ve
       buffers.push_back({slot->birth, slot->death, slot->size});
     }
   }
-  for (const Bytes size : ranges) buffers.push_back({0, plan.window_end, size});
   const auto began = std::chrono::steady_clock::now();
   Placement best;
   std::vector<Slot*> best_stack;
@@ -92,11 +89,11 @@ Placement place_group(const Plan& plan, const std::vector<Slot*>& slots, std::ve
     if (order != kCyclicOrders.front() && placement.peak_bytes >= best.peak_bytes) continue;
     best = std::move(placement);
     best_stack = cyclic;
-    if (cyclic.size() < 2 || best.peak_bytes <= best.lower_bound_bytes) break;
+    const double good_enough = static_cast<double>(best.lower_bound_bytes) * (1 + options.tolerance);
+    if (cyclic.size() < 2 || static_cast<double>(best.peak_bytes) <= good_enough) break;
   }
   stack_cyclic(plan, best_stack, fixed);
   for (std::size_t i = 0; i < others.size(); ++i) others[i]->offset = best.offsets[i];
-  for (std::size_t i = 0; i < ranges.size(); ++i) ranges[i] = best.offsets[others.size() + i];
   return best;
 }
 
@@ -110,8 +107,7 @@ Strip make_strip(const Plan& plan, std::vector<Slot*> slots, const PlannerOption
   constexpr double kShareOfDeadline = 0.1;
   PlannerOptions own = options;
   own.deadline_s = options.deadline_s * kShareOfDeadline;
-  std::vector<Bytes> no_ranges;
-  const Placement placement = place_group(plan, slots, no_ranges, {}, own);
+  const Placement placement = place_group(plan, slots, {}, own);
   return {std::move(slots), round_up(placement.peak_bytes, kHandoverPage) + kHandoverPage};
 }
 
@@ -141,16 +137,32 @@ void set_arena(Plan& plan, RoleIndex space, const Placement& placement) {
   plan.lower_bound_bytes[static_cast<std::size_t>(space)] = placement.lower_bound_bytes;
 }
 
-// `slots` anywhere around what is fixed.
-void place_mixed(Plan& plan, RoleIndex space, std::vector<Slot*> slots, const std::vector<Obstacle>& fixed,
-                 const PlannerOptions& options) {
-  const std::vector<Strip> strips = take_strips(plan, space, slots, options);
-  std::vector<Bytes> ranges;
-  for (const Strip& strip : strips) ranges.push_back(strip.range_bytes);
-  const Placement placement = place_group(plan, slots, ranges, fixed, options);
-  for (std::size_t i = 0; i < strips.size(); ++i)
-    for (Slot* slot : strips[i].slots) slot->offset += round_up(ranges[i], kHandoverPage);
-  set_arena(plan, space, placement);
+// Where a strip begins that is taken for ever: the lowest place that nothing fixed meets, at the bottom or on what is taken for
+// ever too, so that it cuts no room in two.
+Bytes strip_begin(const Plan& plan, const std::vector<Obstacle>& fixed, Bytes size) {
+  std::vector<Bytes> begins{0};
+  Bytes highest = 0;
+  for (const Obstacle& obstacle : fixed) {
+    const Bytes end = round_up(obstacle.offset + obstacle.size, kHandoverPage);
+    if (obstacle.lower == 0 && obstacle.upper == plan.window_end) begins.push_back(end);
+    highest = std::max(highest, end);
+  }
+  std::sort(begins.begin(), begins.end());
+  for (const Bytes begin : begins)
+    if (std::none_of(fixed.begin(), fixed.end(), [&](const Obstacle& one) { return one.offset < begin + size && begin < one.offset + one.size; }))
+      return begin;
+  return highest;
+}
+
+// `slots` anywhere around what is fixed. Strips are placed first: what is taken for ever would make one problem of all that lives
+// at different times.
+void place_mixed(Plan& plan, RoleIndex space, std::vector<Slot*> slots, std::vector<Obstacle> fixed, const PlannerOptions& options) {
+  for (const Strip& strip : take_strips(plan, space, slots, options)) {
+    const Bytes begin = strip_begin(plan, fixed, strip.range_bytes);
+    for (Slot* slot : strip.slots) slot->offset += begin;
+    fixed.push_back({0, plan.window_end, begin, strip.range_bytes});
+  }
+  set_arena(plan, space, place_group(plan, slots, fixed, options));
 }
 
 void add_obstacle(const Plan& plan, const Slot& slot, std::vector<Obstacle>& obstacles) {
@@ -159,10 +171,19 @@ void add_obstacle(const Plan& plan, const Slot& slot, std::vector<Obstacle>& obs
     obstacles.push_back({plan.window_begin, plan.window_begin + (slot.death - plan.window_end), slot.offset, slot.size});
 }
 
-// Residents at the bottom, one upon the other, the rest above them or where they leave room for a time. False
-// where there is too little to be apart.
+bool fits_closely(Bytes arena_bytes, Bytes least_bytes) {
+  constexpr double kMostTimes = 1.002;
+  return static_cast<double>(arena_bytes - kExtentGranule) <= kMostTimes * static_cast<double>(least_bytes);
+}
+
+// Residents at the bottom, one upon the other, in an extent of their own, and the rest above or where they leave room for a time.
+// False where that is not worth it.
 bool place_apart(Plan& plan, RoleIndex space, std::vector<Slot*> slots, const std::vector<bool>& residents,
                  const PlannerOptions& options) {
+  constexpr double kTolerance = 0.0005;
+  const auto index = static_cast<std::size_t>(space);
+  const Bytes mixed_bytes = plan.arena_bytes[index];
+  const Bytes lower_bound_bytes = plan.lower_bound_bytes[index];
   const auto is_resident = [&](const Slot* slot) { return residents[static_cast<std::size_t>(slot - plan.slots.data())]; };
   const auto others = std::stable_partition(slots.begin(), slots.end(), is_resident);
   std::vector<Obstacle> fixed;
@@ -174,27 +195,43 @@ bool place_apart(Plan& plan, RoleIndex space, std::vector<Slot*> slots, const st
   }
   if (others == slots.begin() || others == slots.end() || extent_end_above(end) < kLeastResidentBytes) return false;
   fixed.push_back({0, plan.window_end, extent_end_above(end) - kAlignment, kAlignment});
-  std::vector<Bytes> no_ranges;
-  set_arena(plan, space, place_group(plan, {others, slots.end()}, no_ranges, fixed, options));
-  return true;
+  PlannerOptions close = options;
+  close.deadline_s /= 2;
+  close.tolerance = std::max(options.tolerance, kTolerance);
+  place_mixed(plan, space, {others, slots.end()}, fixed, close);
+  plan.lower_bound_bytes[index] = lower_bound_bytes;
+  return fits_closely(plan.arena_bytes[index], mixed_bytes);
 }
 
-// Residents apart where that costs next to nothing. What is handed over from stream to stream is hard enough to place.
+// Moves the small residents into an extent below all others: 512 bytes that live on can hold up a whole arena too.
+void move_small_apart(Plan& plan, RoleIndex space, const std::vector<Slot*>& slots, const std::vector<bool>& residents) {
+  constexpr Bytes kSmall = Bytes{1} << 20;
+  Bytes& arena_bytes = plan.arena_bytes[static_cast<std::size_t>(space)];
+  const auto is_small = [&](const Slot* slot) { return slot->size < kSmall && residents[static_cast<std::size_t>(slot - plan.slots.data())]; };
+  Bytes end = 0;
+  for (const Slot* slot : slots)
+    if (is_small(slot)) end += slot->size;
+  if (end == 0 || arena_bytes < kLeastArenaBytes || !fits_closely(arena_bytes + extent_end_above(end), arena_bytes)) return;
+  Bytes next = 0;
+  for (Slot* slot : slots) {
+    if (!is_small(slot)) slot->offset += extent_end_above(end);
+    else slot->offset = std::exchange(next, next + slot->size);
+  }
+  arena_bytes += extent_end_above(end);
+}
+
+// What lives while batches come is apart where that costs next to nothing, so that the rest can be exchanged for a longer batch.
 void place_anew(Plan& plan, RoleIndex space, const std::vector<Slot*>& slots, const std::vector<bool>& residents,
                 const PlannerOptions& options) {
-  constexpr double kMostTimes = 1.002;
   const auto index = static_cast<std::size_t>(space);
-  if (plan.is_shared(space) || !place_apart(plan, space, slots, residents, options)) {
-    place_mixed(plan, space, slots, {}, options);
-    return;
-  }
-  const Bytes apart_bytes = plan.arena_bytes[index];
-  std::vector<Bytes> apart;
-  for (const Slot* slot : slots) apart.push_back(slot->offset);
   place_mixed(plan, space, slots, {}, options);
-  if (static_cast<double>(apart_bytes) > kMostTimes * static_cast<double>(plan.arena_bytes[index]) + static_cast<double>(kExtentGranule)) return;
-  plan.arena_bytes[index] = apart_bytes;
-  for (std::size_t i = 0; i < slots.size(); ++i) slots[i]->offset = apart[i];
+  const Bytes mixed_bytes = plan.arena_bytes[index];
+  std::vector<Bytes> mixed;
+  for (const Slot* slot : slots) mixed.push_back(slot->offset);
+  if (place_apart(plan, space, slots, residents, options)) return;
+  plan.arena_bytes[index] = mixed_bytes;
+  for (std::size_t i = 0; i < slots.size(); ++i) slots[i]->offset = mixed[i];
+  move_small_apart(plan, space, slots, residents);
 }
 
 void place_space(Plan& plan, RoleIndex space, const std::vector<bool>& residents, Bytes resident_extent,
@@ -205,7 +242,7 @@ void place_space(Plan& plan, RoleIndex space, const std::vector<bool>& residents
   for (std::size_t i = 0; i < plan.slots.size(); ++i) {
     Slot& slot = plan.slots[i];
     if (plan.space_of(slot.role) != space || slot.kind == SlotKind::kUnplanned) continue;
-    if ((standing.keeps_persistent && slot.kind == SlotKind::kPersistent) || (keeps_residents && residents[i]))
+    if ((i < standing.keeps_slot.size() && standing.keeps_slot[i]) || (keeps_residents && residents[i]))
       add_obstacle(plan, slot, fixed);
     else slots.push_back(&slot);
   }

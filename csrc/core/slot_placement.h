@@ -15,7 +15,7 @@ struct Standing {
   // By space: what lives in these extents and nothing may lie on.
   std::vector<std::vector<Obstacle>> taken;
   std::vector<Bytes> resident_extents;  // by space, of the plan that is replaced: residents in one that stands stay
-  bool keeps_persistent = false;  // persistent slots hold tensors and keep their offsets
+  std::vector<bool> keeps_slot;           // by slot: those that hold tensors and keep their offsets; may be shorter
   std::vector<bool> keeps_space;  // by space: all its slots keep their offsets; may be shorter
 };
 

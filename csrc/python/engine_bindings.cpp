@@ -28,7 +28,7 @@ py::dict build_plan_arrays(const py::dict& trace_arrays, bool include_prologue, 
   {
     py::gil_scoped_release unlocked;
     plan = build_plan(trace, options, shares_spaces);
-    if (!include_prologue) plan = without_prologue(plan, options, shares_spaces);
+    if (!include_prologue) plan = without_prologue(plan, options);
   }
   return to_dict(plan);
 }

@@ -21,6 +21,8 @@
 
 namespace stalloc {
 
+struct Standing;
+
 inline constexpr Bytes kSmallBytes = Bytes{1} << 20;  // up to here torch has a pool of its own
 inline constexpr Bytes kMaxRequest = Bytes{1} << 40;  // larger ones are not ours
 
@@ -128,7 +130,7 @@ struct Engine::Impl {
   bool awaits_layout(RoleIndex role) const noexcept;
   void lay_out_anew(Lock& lock) noexcept;
   std::vector<Bytes> needed_variables() const;
-  std::vector<Obstacle> few_taken(const std::vector<Arena::Extent*>& those, RoleIndex space) const;
+  void keep_live(const std::vector<Arena::Extent*>& those, RoleIndex space, Standing& standing) const;
   bool is_quiet() const noexcept;
 
   // --- engine_check.cpp ---

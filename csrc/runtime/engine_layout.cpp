@@ -1,7 +1,9 @@
 // A step that turns out longer than its plan was made for: the slots are placed anew at once, before the step's large
 // requests come, and what the arena then lacks is taken by the first request that needs it.
 #include <algorithm>
-#include <unordered_set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
 
 #include "core/plan_builder.h"
 #include "runtime/engine_impl.h"
@@ -9,7 +11,9 @@
 namespace stalloc {
 namespace {
 
-constexpr double kPlacementSeconds = 0.03;  // for a better placement than the first one found
+constexpr double kPlacementSeconds = 0.4;     // at most, for a better placement than the first one found
+constexpr double kPlacementTolerance = 0.002;  // that is not worth the time
+constexpr unsigned kPlacementThreads = 4;      // at most
 constexpr Bytes kTakenShare = 128;  // of the arena: what is kept clear of slots for blocks that live now
 constexpr int kMostLayouts = 4;             // in one step: each micro-step may have a longer batch
 
@@ -23,7 +27,7 @@ bool Engine::Impl::wants_layout() const noexcept {
 // The first requests of a step that is longer than the plan: soon the slots will be placed anew, and an arena in which nothing
 // lives then goes back as a whole, for one that is long enough.
 bool Engine::Impl::awaits_layout(RoleIndex role) const noexcept {
-  if (script == nullptr || !script->varies || plan_step < layout_from_step) return false;
+  if (script == nullptr || plan_step < layout_from_step) return false;
   const auto& planned = arenas[static_cast<std::size_t>(script->plan->space_of(role))].planned();
   return std::all_of(planned.begin(), planned.end(), [](const Arena::Extent* extent) { return extent->map.num_used() == 0; });
 }
@@ -60,29 +64,41 @@ std::vector<Bytes> Engine::Impl::needed_variables() const {
   return script->plan->needed_variables(met, is_told);
 }
 
-// Where steps differ: the smallest of the blocks that live now outside of persistent slots, up to a small share of the arena.
-// A step's first ones, served before its length was known, could keep the largest requests from their new slots.
-std::vector<Obstacle> Engine::Impl::few_taken(const std::vector<Arena::Extent*>& those, RoleIndex space) const {
+// What lives now in its slot keeps it, where no length changes the slot. Of other blocks nothing may lie on the smallest, up to a
+// small share of the arena: a step's first ones, served before its length was known, could keep the largest requests from their
+// new slots.
+void Engine::Impl::keep_live(const std::vector<Arena::Extent*>& those, RoleIndex space, Standing& standing) const {
   const Plan& plan = *script->plan;
-  std::vector<Obstacle> taken;
-  if (!script->varies) return taken;
-  std::unordered_set<Bytes> persistent;
-  for (const Slot& slot : plan.slots)
-    if (slot.kind == SlotKind::kPersistent && plan.space_of(slot.role) == space) persistent.insert(slot.offset);
+  std::unordered_map<Bytes, Bytes> live;  // by offset
   Bytes begin = 0;
   for (const Arena::Extent* extent : those) {
     const BlockMap& map = extent->map;
     for (auto at = map.first(); at != BlockMap::kNoBlock; at = map.next(at))
-      if (map.block(at).used && persistent.count(begin + map.offset_of(at)) == 0)
-        taken.push_back({0, plan.window_end, begin + map.offset_of(at), map.size_of(at)});
+      if (map.block(at).used) live.emplace(begin + map.offset_of(at), map.size_of(at));
     begin += map.size();
   }
-  std::sort(taken.begin(), taken.end(), [](const Obstacle& a, const Obstacle& b) { return a.size < b.size; });
+  const Tick period = plan.window_end - plan.window_begin;
+  for (std::size_t i = 0; i < plan.slots.size(); ++i) {
+    const Slot& slot = plan.slots[i];
+    if (plan.space_of(slot.role) != space || slot.kind == SlotKind::kUnplanned || slot.kind == SlotKind::kRoom) continue;
+    const bool is_persistent = slot.kind == SlotKind::kPersistent && plan.num_prologue > 0;
+    const bool lives = (slot.birth <= now && now < slot.death) || now < slot.death - period;
+    if (!is_persistent && (!lives || slot.model.variable != kNoVariable)) continue;
+    const auto block = live.find(slot.offset);
+    if (!is_persistent && (block == live.end() || block->second > slot.size)) continue;
+    standing.keeps_slot[i] = true;
+    if (block != live.end()) live.erase(block);
+  }
+  std::vector<Obstacle>& taken = standing.taken.emplace_back();
+  for (const auto& [offset, size] : live)
+    if (script->varies || size < kSmallBytes) taken.push_back({script->varies ? 0 : now, plan.window_end, offset, size});
+  std::sort(taken.begin(), taken.end(), [](const Obstacle& a, const Obstacle& b) {
+    return std::make_pair(a.size, a.offset) < std::make_pair(b.size, b.offset);
+  });
   Bytes bytes = 0;
   std::size_t count = 0;
   while (count < taken.size() && (bytes += taken[count].size) <= plan.total_arena_bytes() / kTakenShare) ++count;
   taken.resize(count);
-  return taken;
 }
 
 void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
@@ -95,7 +111,7 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
   try {
     const Plan& old = *asked_by->plan;
     const std::vector<Bytes> needed = needed_variables();
-    standing.keeps_persistent = old.num_prologue > 0;
+    standing.keeps_slot.assign(old.slots.size(), false);
     standing.resident_extents = asked_by->resident_extents;
     standing.keeps_space.assign(static_cast<std::size_t>(old.num_roles), true);
     for (const Slot& slot : old.slots) {
@@ -108,13 +124,15 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
       standing.extent_ends.emplace_back();
       Bytes end = 0;
       for (const Arena::Extent* extent : standing_extents.back()) standing.extent_ends.back().push_back(end += extent->map.size());
-      standing.taken.push_back(few_taken(standing_extents.back(), static_cast<RoleIndex>(space)));
+      keep_live(standing_extents.back(), static_cast<RoleIndex>(space), standing);
     }
     const Bytes limit = arena_limit;
     idle.reserve(ExtentTable::kMaxExtents);
     lock.unlock();
     PlannerOptions options;
     options.deadline_s = kPlacementSeconds;
+    options.tolerance = kPlacementTolerance;
+    options.num_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kPlacementThreads));
     auto plan = std::make_shared<const Plan>(resized(old, needed, options, standing));
     if (limit == 0 || plan->total_arena_bytes() <= limit) next = std::make_unique<const Script>(std::move(plan));
     lock.lock();
