@@ -179,18 +179,24 @@ def row(what: str, result: dict[str, Any], native: dict[str, Any]) -> str:
     if "whole_allocated" not in result:
         return f"{what:26} FAILED {result.get('out_of_memory')}"
     baseline = native if native.get("step_seconds") else result
-    seconds, cpu_seconds = ([statistics.median(one[what][SETTLED_STEP:] or [float("nan")]) for one in (result, baseline)]
-                            for what in ("step_seconds", "cpu_seconds"))
+    seconds, cpu_seconds = (statistics.median(result[what][SETTLED_STEP:] or [float("nan")]) for what in ("step_seconds", "cpu_seconds"))
+    times, cpu_times = (_times(result, baseline, what) for what in ("step_seconds", "cpu_seconds"))
     summary = result.get("summary", {})
     same = "same" if result["losses"] == native.get("losses") else "DIFFERENT"
     return (f"{what:26} E whole {result['whole_allocated'] / result['whole_reserved']:.4f} steady "
             f"{result['steady_allocated'] / max(1, result['steady_reserved']):.4f} reserved {result['whole_reserved'] / 2**30:7.3f}"
-            f" allocated {result['whole_allocated'] / 2**30:7.3f} GiB, step {seconds[0] * 1e3:7.1f} ms "
-            f"({seconds[0] / seconds[1]:.4f}), CPU {cpu_seconds[0] * 1e3:7.1f} ms ({cpu_seconds[0] / cpu_seconds[1]:.4f})"
+            f" allocated {result['whole_allocated'] / 2**30:7.3f} GiB, step {seconds * 1e3:7.1f} ms "
+            f"({times:.4f}), CPU {cpu_seconds * 1e3:7.1f} ms ({cpu_times:.4f})"
             f", losses {same}, {len(result['step_seconds'])} steps, retries {result['num_alloc_retries']}"
             f"{' OUT OF MEMORY' if result['out_of_memory'] else ''} {summary.get('state', '')} {summary.get('activated_at_step', '')}"
             f" hits {summary.get('hit_rate')} {summary.get('fallbacks', '')} {summary.get('reason', '')}"
             f"{' EXIT ' + str(result['failed_after'][0]) if 'failed_after' in result else ''}")
+
+
+def _times(result: dict[str, Any], baseline: dict[str, Any], what: str) -> float:
+    """The median of what each step takes of the same step of the other run: steps have lengths of their own."""
+    pairs = zip(result[what][SETTLED_STEP:], baseline[what][SETTLED_STEP:], strict=False)
+    return statistics.median([one / other for one, other in pairs] or [float("nan")])
 
 
 def measure(jobs: list[tuple[str, str, dict[str, str]]], folder: Path, out: Path, results: dict[str, Any]) -> None:

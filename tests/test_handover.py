@@ -314,30 +314,30 @@ def test_a_longer_step_is_placed_anew_in_a_space_that_stays_shared():
     assert run.engine.stats()["slot_hits"] > 0.9 * run.engine.stats()["requests"]
 
 
-def second_run(core, folder, **more):
-    """The run that finds the first one's plan: that of a run under way keeps streams apart."""
+def two_runs(core, folder, **more):
+    """The run that profiles and the one that finds its plan."""
     handover = more.pop("handover", "audited")
     config = StallocConfig(cache_dir=str(folder), log_level="error", handover=handover)
-    for _ in range(2):
-        figures = replay(core, "stalloc", config=config, name=handover, **more)
-    assert figures.activated_at_step == 0
-    return figures
+    first, second = (replay(core, "stalloc", config=config, name=handover, **more) for _ in range(2))
+    assert first.activated_at_step > 0 and second.activated_at_step == 0
+    return first, second
 
 
 def test_a_replay_with_an_audited_host_needs_less_and_is_safe(program, tmp_path):
     history, marks = program
     core = history.core(tuple(marks))
-    apart = second_run(core, tmp_path / "apart")
-    shared = second_run(core, tmp_path / "shared", handover_audited=True)
-    assert shared.summary["plan"]["arena_bytes"] < 0.7 * apart.summary["plan"]["arena_bytes"]
-    refused = second_run(core, tmp_path / "refused", handover="none", handover_audited=True)
-    assert refused.summary["plan"]["arena_bytes"] == apart.summary["plan"]["arena_bytes"]
+    apart = two_runs(core, tmp_path / "apart")
+    shared = two_runs(core, tmp_path / "shared", handover_audited=True)
+    refused = two_runs(core, tmp_path / "refused", handover="none", handover_audited=True)
+    for of_shared, of_apart, of_refused in zip(shared, apart, refused, strict=True):
+        assert of_shared.summary["plan"]["arena_bytes"] < 0.7 * of_apart.summary["plan"]["arena_bytes"]
+        assert of_refused.summary["plan"]["arena_bytes"] == of_apart.summary["plan"]["arena_bytes"]
 
 
 def test_a_session_that_vouches_for_an_unaudited_host_is_caught_by_the_replay(program, tmp_path):
     history, marks = program
     core = history.core(tuple(marks))
-    second_run(core, tmp_path, handover_audited=True)
+    two_runs(core, tmp_path, handover_audited=True)
     run = _core.SimulatedRun(core, {"handover_audited": False})
     session = ReplaySession(run, StallocConfig(cache_dir=str(tmp_path), log_level="error", handover="audited"),
                             "audited")

@@ -178,6 +178,55 @@ def test_what_lives_on_while_batches_come_lies_in_an_extent_of_its_own():
     assert host.upstream_bytes() < longest + 8 * MIB
 
 
+def test_512_bytes_that_live_on_do_not_hold_up_an_arena_that_has_to_grow():
+    """They lie in an extent of their own, and the rest is exchanged as a whole: an extent beside it would part the room."""
+    history, marks = History(), []
+    scale = history.allocate(512)
+    lengths = (5000, 6000, 5500, 6400, 6000, 9000, 6000, 8000)
+    for length in lengths:
+        marks.append(len(history.rows))
+        history.free(scale)
+        scale = history.allocate(512)
+        layers = [history.allocate(8 * length), *[history.allocate(KIB * length * (1 + layer % 3)) for layer in range(80)]]
+        history.free(history.allocate(64 * KIB * length), *reversed(layers))
+    marks.append(len(history.rows))
+    trace = history.core(tuple(marks))
+    figures = replay(trace, "stalloc", config=StallocConfig(cache="off", log_level="error"))
+    assert "slot_busy" not in figures.summary["fallbacks"]
+    steady = figures.peaks(figures.activated_at_step)
+    assert steady.allocated_bytes <= steady.reserved_bytes < steady.allocated_bytes + 8 * MIB
+    assert steady.allocated_bytes > KIB * 9000 * 2 * 80
+
+
+def test_gradients_that_live_when_a_longer_batch_comes_keep_their_places():
+    """Where they are large beside the rest, they are not apart, and the slots of the longer batch are placed around them."""
+    def step(allocate, free, lengths):
+        gradients = []
+        for length in lengths:
+            layers = [allocate(8 * length), *[allocate(KIB * length * (1 + layer % 3)) for layer in range(24)]]
+            free(allocate(64 * KIB * length))
+            gradients.append(allocate(24 * MIB))
+            for address in reversed(layers):
+                free(address)
+        for address in gradients:
+            free(address)
+        for _ in range(2):  # the optimizer's, larger than the gradients and a batch
+            free(allocate(110 * MIB))
+
+    recording = Recording()
+    for lengths in ((500, 600), (600, 500), (550, 640), (640, 560)):
+        step(recording.allocate, recording.free, lengths)
+        recording.end_step()
+    host = _core.HostEngine(1 << 30)
+    host.engine.arm(_core.build_plan(recording.trace(), False), 0)
+    for lengths in ((600, 600), (640, 900), (640, 900)):
+        step(host.allocate, host.free, lengths)
+        host.engine.end_step()
+    assert host.engine.planned_variable_bytes() == [8 * 640, 8 * 900]
+    fallbacks = host.engine.stats()["fallbacks"]
+    assert fallbacks["slot_busy"] == 0, fallbacks
+
+
 def test_a_longer_batch_between_steps_lets_the_plan_grow_only_where_nobody_says_that_it_is_no_step():
     for is_certain in (False, True):
         run = Run()

@@ -127,8 +127,9 @@ def test_a_served_pair_costs_less_than_a_native_one(arena, capsys):
     assert arena.engine.stats()["slot_hits"] == hits + 1920
     with capsys.disabled():
         print("", *rows, sep="\n")
-    assert max(served) < 0.75
-    assert passed < 1.25
+    assert served.pop() < 0.5, rows  # its slot
+    assert max(served) < 1, rows
+    assert passed < 1.5, rows
 
 
 def test_sixteen_threads_at_once_wait_no_longer_than_on_the_native_allocator(arena, capsys):
