@@ -180,7 +180,6 @@ bool fits_closely(Bytes arena_bytes, Bytes least_bytes) {
 // False where that is not worth it.
 bool place_apart(Plan& plan, RoleIndex space, std::vector<Slot*> slots, const std::vector<bool>& residents,
                  const PlannerOptions& options) {
-  constexpr double kTolerance = 0.0005;
   const auto index = static_cast<std::size_t>(space);
   const Bytes mixed_bytes = plan.arena_bytes[index];
   const Bytes lower_bound_bytes = plan.lower_bound_bytes[index];
@@ -195,10 +194,9 @@ bool place_apart(Plan& plan, RoleIndex space, std::vector<Slot*> slots, const st
   }
   if (others == slots.begin() || others == slots.end() || extent_end_above(end) < kLeastResidentBytes) return false;
   fixed.push_back({0, plan.window_end, extent_end_above(end) - kAlignment, kAlignment});
-  PlannerOptions close = options;
-  close.deadline_s /= 2;
-  close.tolerance = std::max(options.tolerance, kTolerance);
-  place_mixed(plan, space, {others, slots.end()}, fixed, close);
+  PlannerOptions half = options;
+  half.deadline_s /= 2;
+  place_mixed(plan, space, {others, slots.end()}, fixed, half);
   plan.lower_bound_bytes[index] = lower_bound_bytes;
   return fits_closely(plan.arena_bytes[index], mixed_bytes);
 }

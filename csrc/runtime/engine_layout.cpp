@@ -1,6 +1,7 @@
 // A step that turns out longer than its plan was made for: the slots are placed anew at once, before the step's large
 // requests come, and what the arena then lacks is taken by the first request that needs it.
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -14,8 +15,28 @@ namespace {
 constexpr double kPlacementSeconds = 0.4;     // at most, for a better placement than the first one found
 constexpr double kPlacementTolerance = 0.002;  // that is not worth the time
 constexpr unsigned kPlacementThreads = 4;      // at most
+constexpr double kPlacementTimes = 1.05;       // of the least arena: what it may cost to place around what lives now
 constexpr Bytes kTakenShare = 128;  // of the arena: what is kept clear of slots for blocks that live now
 constexpr int kMostLayouts = 4;             // in one step: each micro-step may have a longer batch
+
+// Around what lives now; as if only persistent slots were in use where that would make the arena much larger for ever: requests of
+// this step that then miss their slots cost less. Where steps differ many would, in later steps too.
+Plan place_longer(const Plan& old, const std::vector<Bytes>& needed, Standing standing, bool varies) {
+  PlannerOptions options;
+  options.deadline_s = kPlacementSeconds;
+  options.tolerance = kPlacementTolerance;
+  options.num_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kPlacementThreads));
+  Plan around = resized(old, needed, options, standing);
+  const Bytes least = std::accumulate(around.lower_bound_bytes.begin(), around.lower_bound_bytes.end(), Bytes{0});
+  const auto is_much_less = [](Bytes bytes, const Plan& plan) {
+    return kPlacementTimes * static_cast<double>(bytes) < static_cast<double>(plan.total_arena_bytes());
+  };
+  if (varies || !is_much_less(least, around)) return around;
+  for (std::size_t i = 0; i < old.slots.size(); ++i) standing.keeps_slot[i] = standing.keeps_slot[i] && old.slots[i].kind == SlotKind::kPersistent;
+  standing.taken.clear();
+  Plan freely = resized(old, needed, options, standing);
+  return is_much_less(freely.total_arena_bytes(), around) ? freely : around;
+}
 
 }  // namespace
 
@@ -78,20 +99,26 @@ void Engine::Impl::keep_live(const std::vector<Arena::Extent*>& those, RoleIndex
     begin += map.size();
   }
   const Tick period = plan.window_end - plan.window_begin;
+  Tick last = now;  // of the live slots whose requests are not in their places
   for (std::size_t i = 0; i < plan.slots.size(); ++i) {
     const Slot& slot = plan.slots[i];
     if (plan.space_of(slot.role) != space || slot.kind == SlotKind::kUnplanned || slot.kind == SlotKind::kRoom) continue;
     const bool is_persistent = slot.kind == SlotKind::kPersistent && plan.num_prologue > 0;
     const bool lives = (slot.birth <= now && now < slot.death) || now < slot.death - period;
-    if (!is_persistent && (!lives || slot.model.variable != kNoVariable)) continue;
+    if (!is_persistent && !lives) continue;
     const auto block = live.find(slot.offset);
-    if (!is_persistent && (block == live.end() || block->second > slot.size)) continue;
+    const bool is_there = block != live.end() && block->second <= slot.size && slot.model.variable == kNoVariable;
+    if (!is_there && !is_persistent) {
+      last = std::max(last, std::min(slot.death, plan.window_end));
+      continue;
+    }
     standing.keeps_slot[i] = true;
     if (block != live.end()) live.erase(block);
   }
   std::vector<Obstacle>& taken = standing.taken.emplace_back();
   for (const auto& [offset, size] : live)
-    if (script->varies || size < kSmallBytes) taken.push_back({script->varies ? 0 : now, plan.window_end, offset, size});
+    if (script->varies) taken.push_back({0, plan.window_end, offset, size});
+    else if (size < kSmallBytes && now < last) taken.push_back({now, last, offset, size});
   std::sort(taken.begin(), taken.end(), [](const Obstacle& a, const Obstacle& b) {
     return std::make_pair(a.size, a.offset) < std::make_pair(b.size, b.offset);
   });
@@ -129,11 +156,7 @@ void Engine::Impl::lay_out_anew(Lock& lock) noexcept {
     const Bytes limit = arena_limit;
     idle.reserve(ExtentTable::kMaxExtents);
     lock.unlock();
-    PlannerOptions options;
-    options.deadline_s = kPlacementSeconds;
-    options.tolerance = kPlacementTolerance;
-    options.num_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kPlacementThreads));
-    auto plan = std::make_shared<const Plan>(resized(old, needed, options, standing));
+    auto plan = std::make_shared<const Plan>(place_longer(old, needed, standing, asked_by->varies));
     if (limit == 0 || plan->total_arena_bytes() <= limit) next = std::make_unique<const Script>(std::move(plan));
     lock.lock();
     if (next != nullptr) make_room(*next);
