@@ -49,8 +49,8 @@ ExactAnswer ExactSearch::run(std::int64_t num_placements, const Deadline& deadli
 void ExactSearch::choose_rules() {
   // The rules that succeed most often come most often.
   constexpr SectionRule kSectionRules[] = {
-      SectionRule::kConflicts,       SectionRule::kConflicts,  SectionRule::kSlackAndChoices,
-      SectionRule::kSlackAndChoices, SectionRule::kLeastSlack, SectionRule::kLeastSlack,
+      SectionRule::kConflicts,       SectionRule::kSlackAndChoices, SectionRule::kSlackAndChoices,
+      SectionRule::kSlackAndChoices, SectionRule::kLeastSlack,      SectionRule::kLeastSlack,
       SectionRule::kFewestChoices,   SectionRule::kSlackAndChoices};
   constexpr ItemRule kItemRules[] = {ItemRule::kLongest, ItemRule::kLargestArea, ItemRule::kBusiest,
                                      ItemRule::kLargest};
@@ -181,6 +181,7 @@ Instant ExactSearch::choose_section(const Part& part) {
     const bool rises_before = s == part.begin || state_.floor(s - 1) > state_.floor(s);
     const bool rises_after = end == part.end || state_.floor(end) > state_.floor(s);
     for (Instant t = s; rises_before && rises_after && t < end; ++t) {
+      if (best >= 0 && section_key(t, 1) >= best_key) continue;  // one choice at least: not worth counting them
       const double key = section_key(t);
       if (best < 0 || key < best_key) best = t, best_key = key;
     }
@@ -190,8 +191,12 @@ Instant ExactSearch::choose_section(const Part& part) {
 
 // The section with the lowest key is branched on.
 double ExactSearch::section_key(Instant section) {
+  return section_key(section, static_cast<double>(state_.num_choices(section)));
+}
+
+double ExactSearch::section_key(Instant section, double num_choices) const {
   const double slack = static_cast<double>(state_.slack(section)) / static_cast<double>(capacity_);
-  const double cases = static_cast<double>(state_.num_choices(section)) + (slack > 0 ? 1 : 0);
+  const double cases = num_choices + (slack > 0 ? 1 : 0);
   switch (section_rule_) {
     case SectionRule::kFewestChoices: return cases + slack;
     case SectionRule::kLeastSlack: return slack + cases * 1e-9;

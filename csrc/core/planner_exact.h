@@ -49,6 +49,7 @@ class ExactSearch {
   bool is_out_of_effort();
   Instant choose_section(const Part& part);
   double section_key(Instant section);
+  double section_key(Instant section, double num_choices) const;
   std::uint64_t signature(const Part& part) const;
 
   const Problem& problem_;
