@@ -10,8 +10,10 @@ namespace stalloc {
 namespace {
 
 // Capacities are told as shares of the way from the goal to the best peak. New placements aim at the goal and half
-// way in turn; repairs of the best placement go in steps that are longer after a success.
+// way in turn, mostly at the goal where the problem is small; repairs of the best placement go in steps that are longer
+// after a success.
 constexpr double kNewShares[] = {0.0, 0.5};
+constexpr double kNewSharesWhenSmall[] = {0.0, 0.0, 0.0, 0.5};
 constexpr double kRepairShareAfterSuccess = 0.5;
 constexpr double kRepairShareAfterFailure = 0.75;
 // Exact searches ask mostly whether the goal can be reached, and sometimes for less.
@@ -150,7 +152,10 @@ AttemptKind ComponentSearch::next_kind() {
 
 double ComponentSearch::next_share(AttemptKind kind) {
   switch (kind) {
-    case AttemptKind::kNew: return kNewShares[num_new_attempts_++ % 2];
+    case AttemptKind::kNew: {
+      const int turn = num_new_attempts_++;
+      return is_small() ? kNewSharesWhenSmall[turn % 4] : kNewShares[turn % 2];
+    }
     case AttemptKind::kRepair: return repair_failed_ ? kRepairShareAfterFailure : kRepairShareAfterSuccess;
     case AttemptKind::kExact: return kExactShares[random_.below(4)];
   }
