@@ -44,7 +44,8 @@ void Walk::run(const std::vector<ItemIndex>& alive, const std::vector<ItemIndex>
   std::size_t furthest = 0;
   std::int64_t births_left = static_cast<std::int64_t>(static_cast<double>(births.size()) * style_.retry_share);
   for (std::size_t k = 0; k < births.size();) {
-    if (k % kSnapshotSpacing == 0 && k / kSnapshotSpacing == alive_at_.size()) alive_at_.push_back(deaths_);
+    const bool may_come_back = style_.num_retries > 0 && k % kSnapshotSpacing == 0;
+    if (may_come_back && k / kSnapshotSpacing == alive_at_.size()) alive_at_.push_back(deaths_);
     if (!step(births[k]) && num_retries_ < style_.num_retries && births_left > 0) {
       furthest = std::max(furthest, k);
       const std::size_t back = go_back(births, k);
