@@ -137,7 +137,7 @@ class DynamicMatcher {
   static constexpr std::int64_t kReachBack = 64;
   // In bits.
   static constexpr std::int32_t kNone = -(1 << 20);
-  static constexpr std::int32_t kTooBad = -48;
+  static constexpr std::int32_t kTooBad = -32;
   static constexpr std::int32_t kExtra = 3;
   static constexpr std::int32_t kSomeLeftOut = 3;  // requests in a row, whatever their number; and each:
   static constexpr std::int32_t kFirmLeftOut = 2;
