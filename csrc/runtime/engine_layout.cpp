@@ -12,9 +12,13 @@
 namespace stalloc {
 namespace {
 
-constexpr double kPlacementSeconds = 0.4;     // at most, for a better placement than the first one found
+// For a better placement than the first one found: so long for each slot, within these.
+constexpr double kPlacementSecondsPerSlot = 20e-6;
+constexpr double kLeastPlacementSeconds = 0.03;
+constexpr double kMostPlacementSeconds = 0.4;
 constexpr double kPlacementTolerance = 0.002;  // that is not worth the time
-constexpr unsigned kPlacementThreads = 4;      // at most
+constexpr unsigned kPlacementThreads = 4;      // at most, of plans that are large enough
+constexpr std::size_t kManySlots = 2000;
 constexpr double kPlacementTimes = 1.05;       // of the least arena: what it may cost to place around what lives now
 constexpr Bytes kTakenShare = 128;  // of the arena: what is kept clear of slots for blocks that live now
 constexpr int kMostLayouts = 4;             // in one step: each micro-step may have a longer batch
@@ -23,9 +27,10 @@ constexpr int kMostLayouts = 4;             // in one step: each micro-step may 
 // this step that then miss their slots cost less. Where steps differ many would, in later steps too.
 Plan place_longer(const Plan& old, const std::vector<Bytes>& needed, Standing standing, bool varies) {
   PlannerOptions options;
-  options.deadline_s = kPlacementSeconds;
+  options.deadline_s = std::clamp(kPlacementSecondsPerSlot * static_cast<double>(old.slots.size()), kLeastPlacementSeconds, kMostPlacementSeconds);
   options.tolerance = kPlacementTolerance;
-  options.num_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kPlacementThreads));
+  if (old.slots.size() >= kManySlots)
+    options.num_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kPlacementThreads));
   Plan around = resized(old, needed, options, standing);
   const Bytes least = std::accumulate(around.lower_bound_bytes.begin(), around.lower_bound_bytes.end(), Bytes{0});
   const auto is_much_less = [](Bytes bytes, const Plan& plan) {
