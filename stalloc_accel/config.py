@@ -83,7 +83,7 @@ class StallocConfig:
 
     handover: str = "audited"
     """`audited` lets a stream reuse another one's memory, behind waits on the device, in hosts whose use of streams was
-    audited (DeepSpeed 0.19.8, ZeRO): 3 to 15% less memory, from the second run on. All other programs keep every range with
+    audited (DeepSpeed 0.19.8, ZeRO): 3 to 15% less memory, from the plan's first step on. All other programs keep every range with
     its stream, as `none` does everywhere."""
 
     expandable_segments: str = "auto"
